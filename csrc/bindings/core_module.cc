@@ -1,0 +1,14 @@
+// accel._core: what every backend shares. Knows no framework and no vendor.
+
+#include <pybind11/pybind11.h>
+
+#include "errors.h"
+#include "runtime_classes.h"
+#include "view.h"
+
+PYBIND11_MODULE(_core, module) {
+  module.doc() = "Runtime tables, streams, events and tensor views (native).";
+  accel::py_bindings::register_errors();
+  accel::py_bindings::bind_view(module);
+  accel::py_bindings::bind_runtime(module);
+}

@@ -1,0 +1,124 @@
+// C++ handles over a runtime table: what the Python classes Device, Stream, Event and Gate hold.
+//
+// Invariant: a handle keeps the device's state alive but not the device open. Every call goes through Use, which refuses a closed
+// device and holds off closing while the call runs.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <utility>
+
+#include "accel/error.h"
+#include "accel/runtime.h"
+
+namespace accel::py_bindings {
+
+inline ErrorKind kind_of(AccelStatus status) {
+  switch (status) {
+    case ACCEL_INVALID_ARGUMENT:
+      return ErrorKind::kInvalidArgument;
+    case ACCEL_OUT_OF_MEMORY:
+      return ErrorKind::kOutOfMemory;
+    case ACCEL_TIMEOUT:
+      return ErrorKind::kTimeout;
+    case ACCEL_ASYNC_FAILURE:
+      return ErrorKind::kAsyncFailure;
+    case ACCEL_DEVICE_LOST:
+      return ErrorKind::kDeviceLost;
+    case ACCEL_UNSUPPORTED:
+      return ErrorKind::kUnsupported;
+    case ACCEL_OK:
+    case ACCEL_NOT_READY:
+    case ACCEL_INTERNAL:
+      break;
+  }
+  return ErrorKind::kInternal;
+}
+
+struct DeviceState {
+  const AccelRuntime* runtime = nullptr;
+  AccelDevice* device = nullptr;
+  std::string name;
+  std::atomic<bool> closed{false};
+  std::shared_mutex closing;
+};
+
+using DevicePtr = std::shared_ptr<DeviceState>;
+
+class Use {
+ public:
+  explicit Use(DeviceState& state) : lock_(state.closing) {
+    if (state.closed) throw Error(ErrorKind::kDeviceLost, state.name + " was closed", "", "open it again");
+  }
+
+ private:
+  std::shared_lock<std::shared_mutex> lock_;
+};
+
+inline void check(const DeviceState& state, AccelStatus status, const char* op) {
+  if (status == ACCEL_OK) return;
+  throw Error(kind_of(status), state.runtime->last_error(), op);
+}
+
+struct StreamHandle {
+  DevicePtr device;
+  AccelStream* stream = nullptr;
+  bool owned = false;
+  bool runs_inline = false;
+
+  StreamHandle(DevicePtr d, AccelStream* s, bool own)
+      : device(std::move(d)), stream(s), owned(own), runs_inline(device->runtime->stream_is_inline(s) != 0) {}
+  StreamHandle(const StreamHandle&) = delete;
+  StreamHandle& operator=(const StreamHandle&) = delete;
+  ~StreamHandle() {
+    std::shared_lock<std::shared_mutex> lock(device->closing);
+    if (owned && !device->closed) device->runtime->stream_destroy(stream);
+  }
+};
+
+struct EventHandle {
+  DevicePtr device;
+  AccelEvent* event;
+  EventHandle(DevicePtr d, AccelEvent* e) : device(std::move(d)), event(e) {}
+  EventHandle(const EventHandle&) = delete;
+  EventHandle& operator=(const EventHandle&) = delete;
+  ~EventHandle() { device->runtime->event_destroy(event); }
+};
+
+struct GateHandle {
+  DevicePtr device;
+  AccelGate* gate;
+  GateHandle(DevicePtr d, AccelGate* g) : device(std::move(d)), gate(g) {}
+  GateHandle(const GateHandle&) = delete;
+  GateHandle& operator=(const GateHandle&) = delete;
+  ~GateHandle() { device->runtime->gate_destroy(gate); }
+};
+
+// Launches `body` (a callable without arguments that cannot fail) on the stream. Where the stream runs inline the closure stays on
+// the stack; elsewhere it is moved to the heap and released after it ran.
+template <typename Body>
+void launch(StreamHandle& handle, const char* op, const AccelAccess* accesses, size_t num_accesses, Body&& body) {
+  using Closure = std::decay_t<Body>;
+  Use use(*handle.device);
+  AccelLaunch launch{};
+  launch.struct_size = sizeof(AccelLaunch);
+  launch.op = op;
+  launch.work = [](void* arg, char*, size_t) -> int32_t {
+    (*static_cast<Closure*>(arg))();
+    return 0;
+  };
+  launch.accesses = accesses;
+  launch.num_accesses = num_accesses;
+  if (handle.runs_inline) {
+    launch.arg = &body;
+  } else {
+    launch.arg = new Closure(std::forward<Body>(body));
+    launch.release = [](void* arg) { delete static_cast<Closure*>(arg); };
+  }
+  check(*handle.device, handle.device->runtime->launch(handle.stream, &launch), op);
+}
+
+}  // namespace accel::py_bindings

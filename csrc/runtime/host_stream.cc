@@ -1,0 +1,356 @@
+#include "host_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace accel::host {
+namespace {
+
+constexpr size_t kErrorSize = 512;
+
+thread_local std::string g_last_error;
+
+// How long work on the inline stream waits for what it was told to wait for. The caller named no limit, and a wait that
+// never ends would hide the fault; a transfer that takes longer than this has hung.
+constexpr std::chrono::seconds kInlineWaitLimit{60};
+
+bool all_done(const Completions& list) {
+  return std::all_of(list.begin(), list.end(), [](const CompletionPtr& c) { return c->done(); });
+}
+
+// Runs a task's work; returns the message of a failure, or an empty string.
+std::string run_task(const Task& task) {
+  char message[kErrorSize] = "";
+  if (!task.run || task.run(message, sizeof(message)) == 0) return {};
+  return std::string(task.op) + ": " + (message[0] ? message : "failed without a message");
+}
+
+void finish(Task& task) {
+  if (task.release) task.release();
+  if (task.signal) task.signal->signal();
+}
+
+// What both kinds of stream remember of a failure. Guarded by the owner's mutex.
+struct Failure {
+  bool skipping = false;  // later work is skipped until reset
+  std::string pending;    // not yet reported
+
+  void set(std::string message) {
+    skipping = true;
+    pending = std::move(message);
+  }
+  AccelStatus take() {
+    if (pending.empty()) return ACCEL_OK;
+    return fail(ACCEL_ASYNC_FAILURE, std::exchange(pending, {}));
+  }
+};
+
+class WorkerStream final : public AccelStream {
+ public:
+  WorkerStream() : thread_([this] { work(); }) {}
+
+  ~WorkerStream() override {
+    retire();
+    thread_.join();
+    // What a stop left behind. Not earlier: this completes events, and every stream of the device must have been stopped by
+    // then, or one that waits would run on.
+    for (Task& task : queue_) finish(task);
+  }
+
+  AccelStatus submit(Task task) override {
+    if (!task.signal) task.signal = std::make_shared<Completion>();
+    // A completion wakes this stream through a shared flag, not through `this`: it may outlive the stream.
+    for (const CompletionPtr& c : task.after) c->on_signal([wake = wake_] { wake->notify(); });
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (!stopped_) {
+        last_ = task.signal;
+        queue_.push_back(std::move(task));
+        task = Task{};
+      }
+    }
+    if (task.signal) {  // stopped: the device is closing, nothing runs any more
+      finish(task);
+      return fail(ACCEL_DEVICE_LOST, "the device was closed");
+    }
+    wake_->notify();
+    return ACCEL_OK;
+  }
+
+  AccelStatus query() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (const AccelStatus status = failure_.take(); status != ACCEL_OK) return status;
+    return !last_ || last_->done() ? ACCEL_OK : ACCEL_NOT_READY;
+  }
+
+  AccelStatus synchronize(Clock::time_point limit) override {
+    CompletionPtr last;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      last = last_;
+    }
+    const bool in_time = !last || last->wait_until(limit);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (const AccelStatus status = failure_.take(); status != ACCEL_OK) return status;
+    if (in_time) return ACCEL_OK;
+    return fail(ACCEL_TIMEOUT,
+                "the stream still has " + std::to_string(queue_.size() + (running_ ? 1 : 0)) + " pieces of work");
+  }
+
+  // What was queued behind the failure counts on its result, so it stays skipped; only what comes after the reset runs.
+  void reset() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (failure_.skipping) {
+      for (Task& task : queue_) task.run = nullptr;
+    }
+    failure_ = Failure{};
+  }
+
+  void wait(const Completions& completions) override {
+    Task task;
+    task.op = "wait";
+    task.after = completions;
+    if (!all_done(completions)) submit(std::move(task));
+  }
+
+  Completions mark() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (last_ && !last_->done()) return {last_};
+    auto done = std::make_shared<Completion>();
+    done->signal();
+    return {done};
+  }
+
+  bool is_inline() const override { return false; }
+
+  void stop() override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      stopped_ = true;
+    }
+    wake_->notify();
+  }
+
+  void retire() override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      retiring_ = true;
+    }
+    wake_->notify();
+  }
+
+  bool retired() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return ended_;
+  }
+
+ private:
+  // A wake-up that survives the stream it was made for.
+  struct Wake {
+    std::mutex mutex;
+    std::condition_variable* changed = nullptr;
+    std::mutex* stream_mutex = nullptr;
+    void notify() {
+      std::lock_guard<std::mutex> lock(mutex);
+      if (!changed) return;
+      // Taking the stream's lock orders this wake-up after the predicate was read, so that it cannot be lost.
+      {
+        std::lock_guard<std::mutex> order(*stream_mutex);
+      }
+      changed->notify_all();
+    }
+  };
+
+  bool head_ready() const { return !queue_.empty() && all_done(queue_.front().after); }
+
+  void work() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return stopped_ || head_ready() || (retiring_ && queue_.empty()); });
+      if (stopped_) break;
+      if (queue_.empty()) break;
+      Task task = std::move(queue_.front());
+      queue_.pop_front();
+      running_ = true;
+      const bool skip = failure_.skipping;
+      lock.unlock();
+      std::string error = skip ? std::string() : run_task(task);
+      lock.lock();
+      running_ = false;
+      if (!error.empty()) failure_.set(std::move(error));
+      lock.unlock();
+      finish(task);
+      lock.lock();
+    }
+    lock.unlock();
+    {
+      std::lock_guard<std::mutex> wake(wake_->mutex);
+      wake_->changed = nullptr;
+    }
+    lock.lock();
+    ended_ = true;
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Task> queue_;
+  CompletionPtr last_;
+  Failure failure_;
+  bool running_ = false;
+  bool retiring_ = false;
+  bool stopped_ = false;
+  bool ended_ = false;
+  std::shared_ptr<Wake> wake_ = [this] {
+    auto wake = std::make_shared<Wake>();
+    wake->changed = &changed_;
+    wake->stream_mutex = &mutex_;
+    return wake;
+  }();
+  std::thread thread_;  // last: everything it uses is constructed
+};
+
+class InlineStream final : public AccelStream {
+ public:
+  AccelStatus submit(Task task) override {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      for (CompletionPtr& c : task.after) pending_.push_back(std::move(c));
+    }
+    if (task.run && !await(Clock::now() + kInlineWaitLimit)) {
+      if (task.release) task.release();
+      return fail(ACCEL_TIMEOUT, std::string(task.op) + ": an event that the compute stream waits for did not complete in " +
+                                     std::to_string(kInlineWaitLimit.count()) + " s");
+    }
+    bool skip;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      skip = failure_.skipping;
+    }
+    std::string error = skip ? std::string() : run_task(task);
+    finish(task);
+    if (!error.empty()) {
+      std::lock_guard<std::mutex> lock(mutex_);
+      failure_.set(std::move(error));
+    }
+    return ACCEL_OK;
+  }
+
+  AccelStatus query() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (const AccelStatus status = failure_.take(); status != ACCEL_OK) return status;
+    return all_done(pending_) ? ACCEL_OK : ACCEL_NOT_READY;
+  }
+
+  AccelStatus synchronize(Clock::time_point limit) override {
+    const bool in_time = await(limit);
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (const AccelStatus status = failure_.take(); status != ACCEL_OK) return status;
+    return in_time ? ACCEL_OK : fail(ACCEL_TIMEOUT, "the compute stream waits for an event that is not complete");
+  }
+
+  void reset() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    failure_ = Failure{};
+  }
+
+  void wait(const Completions& completions) override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    for (const CompletionPtr& c : completions) {
+      if (!c->done()) pending_.push_back(c);
+    }
+  }
+
+  // Work runs at once, so what is left to complete is exactly what later work would wait for.
+  Completions mark() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    Completions open;
+    for (const CompletionPtr& c : pending_) {
+      if (!c->done()) open.push_back(c);
+    }
+    if (open.empty()) {
+      open.push_back(std::make_shared<Completion>());
+      open.back()->signal();
+    }
+    return open;
+  }
+
+  bool is_inline() const override { return true; }
+
+  void stop() override {
+    std::lock_guard<std::mutex> lock(mutex_);
+    pending_.clear();
+  }
+
+  void retire() override {}
+  bool retired() override { return false; }  // belongs to the device
+
+ private:
+  bool await(Clock::time_point limit) {
+    Completions open;
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      if (pending_.empty()) return true;
+      open = pending_;
+    }
+    for (const CompletionPtr& c : open) {
+      if (!c->wait_until(limit)) return false;
+    }
+    std::lock_guard<std::mutex> lock(mutex_);
+    pending_.erase(std::remove_if(pending_.begin(), pending_.end(), [](const CompletionPtr& c) { return c->done(); }),
+                   pending_.end());
+    return true;
+  }
+
+  std::mutex mutex_;
+  Completions pending_;
+  Failure failure_;
+};
+
+}  // namespace
+
+void Completion::signal() {
+  std::vector<std::function<void()>> wakes;
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (done_.load(std::memory_order_relaxed)) return;
+    time_ = Clock::now();
+    done_.store(true, std::memory_order_release);
+    wakes.swap(wakes_);
+  }
+  changed_.notify_all();
+  for (const auto& wake : wakes) wake();
+}
+
+bool Completion::wait_until(Clock::time_point limit) {
+  if (done()) return true;
+  std::unique_lock<std::mutex> lock(mutex_);
+  return changed_.wait_until(lock, limit, [this] { return done_.load(std::memory_order_relaxed); });
+}
+
+void Completion::on_signal(std::function<void()> wake) {
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (!done_.load(std::memory_order_relaxed)) {
+      wakes_.push_back(std::move(wake));
+      return;
+    }
+  }
+  wake();
+}
+
+Clock::time_point limit_after(int64_t timeout_ns) {
+  constexpr int64_t kYear = int64_t{365} * 24 * 3600 * 1000000000;
+  return Clock::now() + std::chrono::nanoseconds(std::clamp<int64_t>(timeout_ns, 0, kYear));
+}
+
+const char* last_error() { return g_last_error.c_str(); }
+
+AccelStatus fail(AccelStatus status, std::string message) {
+  g_last_error = std::move(message);
+  return status;
+}
+
+std::unique_ptr<AccelStream> make_worker_stream() { return std::make_unique<WorkerStream>(); }
+std::unique_ptr<AccelStream> make_inline_stream() { return std::make_unique<InlineStream>(); }
+
+}  // namespace accel::host
