@@ -1,0 +1,30 @@
+"""What the CPU backend asks of Paddle: place, empty tensor, allocator cache. The only file here that imports it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+__all__ = ["empty", "empty_cache", "place"]
+
+
+def place() -> Any:
+    """Paddle's CPU place."""
+    import paddle
+
+    return paddle.CPUPlace()
+
+
+def empty(shape: Sequence[int], dtype: str) -> Any:
+    """An uninitialised tensor in host memory, whatever Paddle's default device is. Raises MemoryError."""
+    import paddle
+
+    # The default place of a GPU or XPU build is not the host, so it is named.
+    return paddle.empty(list(shape), dtype=getattr(paddle, dtype), device="cpu")
+
+
+def empty_cache() -> None:
+    """Drop tensors that only reference cycles keep alive. Paddle's host allocator returns freed memory by itself and
+    has no call that would make it do more."""
+    gc.collect()

@@ -1,0 +1,187 @@
+// Sampling and step state.
+
+#include <algorithm>
+#include <vector>
+
+#include "cpu_ops.h"
+
+namespace accel::py_bindings {
+namespace {
+
+// A contiguous vector argument of `length` elements.
+Tensor vector_in(const OpArgs& args, py::handle object, const char* name, DataType type, int64_t length, const char* what) {
+  const Tensor t = args.in(object, name, {type}, 1, 1);
+  args.dim(t, name, 0, length, what);
+  args.contiguous(t, name);
+  return t;
+}
+Tensor vector_out(const OpArgs& args, py::handle object, const char* name, DataType type, int64_t length, const char* what) {
+  const Tensor t = args.out(object, name, {type}, 1, 1);
+  args.dim(t, name, 0, length, what);
+  args.contiguous(t, name);
+  return t;
+}
+
+Tensor logits_in(const OpArgs& args, py::handle object) {
+  const Tensor logits = args.in(object, "logits", {kFloat32}, 2, 2);
+  args.last_contiguous(logits, "logits");
+  if (logits.shape[1] < 1) args.fail("logits has shape " + logits.shape_text() + "; the vocabulary must have at least 1 token");
+  return logits;
+}
+
+void argmax(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle logits_object) {
+  const OpArgs args("argmax");
+  const Tensor logits = logits_in(args, logits_object);
+  const Tensor out = vector_out(args, out_object, "out", kInt32, logits.shape[0], "rows of logits");
+  Accesses accesses(stream.device->runtime);
+  accesses.add(out, ACCEL_WRITE);
+  accesses.add(logits, ACCEL_READ);
+  py::gil_scoped_release released;
+  launch(stream, args.op(), accesses.data(), accesses.size(),
+         [&pool = *ops.pool, kernel = ops.table->argmax, o = out.as<int32_t>(), logits] {
+           kernel(pool, o, logits.as<float>(), logits.shape[0], logits.shape[1], logits.strides[0]);
+         });
+}
+
+void check_sampling(const OpArgs& args, const cpu::SampleArgs& a) {
+  for (int64_t i = 0; i < a.rows; ++i) {
+    const std::string at = "[" + std::to_string(i) + "] is ";
+    if (!(a.temperature[i] >= 0) || a.temperature[i] > 3e38f) {
+      args.fail("temperature" + at + std::to_string(a.temperature[i]) + "; it must be finite and 0 or more");
+    }
+    if (a.top_k[i] < 0) args.fail("top_k" + at + std::to_string(a.top_k[i]) + "; it must be 0 (off) or more");
+    if (!(a.top_p[i] > 0 && a.top_p[i] <= 1)) args.fail("top_p" + at + std::to_string(a.top_p[i]) + "; it must be in (0, 1]");
+  }
+}
+
+void sample(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle logits_object, py::handle temperature, py::handle top_k,
+            py::handle top_p, py::handle seed, py::handle position) {
+  const OpArgs args("sample");
+  const Tensor logits = logits_in(args, logits_object);
+  const int64_t rows = logits.shape[0];
+  const char* what = "rows of logits";
+  const Tensor out = vector_out(args, out_object, "out", kInt32, rows, what);
+  const Tensor t = vector_in(args, temperature, "temperature", kFloat32, rows, what), k = vector_in(args, top_k, "top_k", kInt32, rows, what),
+               p = vector_in(args, top_p, "top_p", kFloat32, rows, what), s = vector_in(args, seed, "seed", kUInt64, rows, what),
+               at = vector_in(args, position, "position", kInt64, rows, what);
+  const cpu::SampleArgs a{out.as<int32_t>(), logits.as<float>(), rows, logits.shape[1], logits.strides[0], t.as<float>(),
+                          k.as<int32_t>(),   p.as<float>(),      s.as<uint64_t>(), at.as<int64_t>()};
+  check_sampling(args, a);
+  Accesses accesses(stream.device->runtime);
+  accesses.add(out, ACCEL_WRITE);
+  for (const Tensor& input : {logits, t, k, p, s, at}) accesses.add(input, ACCEL_READ);
+  py::gil_scoped_release released;
+  launch(stream, args.op(), accesses.data(), accesses.size(), [&pool = *ops.pool, kernel = ops.table->sample, a] { kernel(pool, a); });
+}
+
+void check_plan(const OpArgs& args, const cpu::PackStepArgs& a, int64_t slot_count) {
+  args.range(a.slots, a.requests, "slots", 0, slot_count, "the slots of last_token");
+  if (a.query_start[0] != 0 || a.query_start[a.requests] != a.tokens_total) {
+    args.fail("query_start must run from 0 to the " + std::to_string(a.tokens_total) + " tokens");
+  }
+  for (int64_t r = 0; r < a.requests; ++r) {
+    const int64_t length = static_cast<int64_t>(a.query_start[r + 1]) - a.query_start[r];
+    const std::string at = "[" + std::to_string(r) + "]";
+    if (length < 1) args.fail("query_start" + at + " gives request " + std::to_string(r) + " no token");
+    if (a.computed[r] < 0) args.fail("computed" + at + " is " + std::to_string(a.computed[r]) + "; it must be 0 or more");
+    const int64_t end = a.computed[r] + length, first = a.computed[r] / a.block_size, last = (end - 1) / a.block_size;
+    if (last >= a.table_stride) {
+      args.fail("request " + std::to_string(r) + " needs " + std::to_string(last + 1) + " blocks for " + std::to_string(end) +
+                " tokens; block_tables has " + std::to_string(a.table_stride) + " columns");
+    }
+    for (int64_t i = first; i <= last; ++i) {
+      if (a.block_tables[r * a.table_stride + i] < 0) {
+        args.fail("block_tables[" + std::to_string(r) + ", " + std::to_string(i) + "] is negative, and the step writes there");
+      }
+    }
+  }
+}
+
+void pack_step(CpuOps&, StreamHandle& stream, py::handle input_ids, py::handle positions, py::handle slot_mapping, py::handle kv_lens,
+               py::handle last_rows, py::handle tokens, py::handle slots, py::handle query_start, py::handle computed, py::handle block_tables,
+               py::handle last_token, int64_t block_size) {
+  const OpArgs args("pack_step");
+  if (block_size < 1) args.fail("block_size is " + std::to_string(block_size) + "; it must be 1 or more");
+  const Tensor token = args.in(tokens, "tokens", {kInt32}, 1, 1), slot = args.in(slots, "slots", {kInt32}, 1, 1);
+  const int64_t count = token.shape[0], requests = slot.shape[0];
+  args.contiguous(token, "tokens");
+  args.contiguous(slot, "slots");
+  const Tensor start = vector_in(args, query_start, "query_start", kInt32, requests + 1, "requests + 1"),
+               done = vector_in(args, computed, "computed", kInt32, requests, "requests");
+  const Tensor tables = args.in(block_tables, "block_tables", {kInt32}, 2, 2), last = args.in(last_token, "last_token", {kInt32}, 1, 1);
+  args.dim(tables, "block_tables", 0, requests, "requests");
+  args.contiguous(tables, "block_tables");
+  args.contiguous(last, "last_token");
+  const Tensor ids = vector_out(args, input_ids, "input_ids", kInt32, count, "tokens"),
+               at = vector_out(args, positions, "positions", kInt32, count, "tokens"),
+               mapping = vector_out(args, slot_mapping, "slot_mapping", kInt64, count, "tokens"),
+               lens = vector_out(args, kv_lens, "kv_lens", kInt32, requests, "requests"),
+               rows = vector_out(args, last_rows, "last_rows", kInt32, requests, "requests");
+  const cpu::PackStepArgs a{requests,           count,
+                            block_size,         tables.shape[1],
+                            token.as<int32_t>(), slot.as<int32_t>(),
+                            start.as<int32_t>(), done.as<int32_t>(),
+                            tables.as<int32_t>(), last.as<int32_t>(),
+                            ids.as<int32_t>(),  at.as<int32_t>(),
+                            mapping.as<int64_t>(), lens.as<int32_t>(),
+                            rows.as<int32_t>()};
+  check_plan(args, a, last.shape[0]);
+  Accesses accesses(stream.device->runtime);
+  for (const Tensor& t : {ids, at, mapping, lens, rows}) accesses.add(t, ACCEL_WRITE);
+  for (const Tensor& t : {token, slot, start, done, tables, last}) accesses.add(t, ACCEL_READ);
+  launch(stream, args.op(), accesses.data(), accesses.size(), [a] { cpu::pack_step(a); });
+}
+
+void stop_check(CpuOps&, StreamHandle& stream, py::handle reason, py::handle sampled, py::handle generated, py::handle max_tokens,
+                py::handle ignore_eos, py::handle eos) {
+  const OpArgs args("stop_check");
+  const Tensor token = args.in(sampled, "sampled", {kInt32}, 1, 1);
+  args.contiguous(token, "sampled");
+  const int64_t count = token.shape[0];
+  const char* what = "rows of sampled";
+  const Tensor out = vector_out(args, reason, "reason", kInt32, count, what),
+               made = vector_in(args, generated, "generated", kInt32, count, what),
+               most = vector_in(args, max_tokens, "max_tokens", kInt32, count, what),
+               ignore = vector_in(args, ignore_eos, "ignore_eos", kUInt8, count, what);
+  const Tensor ends = args.in(eos, "eos", {kInt32}, 1, 1);
+  args.contiguous(ends, "eos");
+  const cpu::StopArgs a{out.as<int32_t>(),  token.as<int32_t>(), made.as<int32_t>(), most.as<int32_t>(),
+                        ignore.as<uint8_t>(), ends.as<int32_t>(),  count,              ends.shape[0]};
+  Accesses accesses(stream.device->runtime);
+  accesses.add(out, ACCEL_WRITE);
+  for (const Tensor& t : {token, made, most, ignore, ends}) accesses.add(t, ACCEL_READ);
+  launch(stream, args.op(), accesses.data(), accesses.size(), [a] { cpu::stop_check(a); });
+}
+
+void update_slots(CpuOps&, StreamHandle& stream, py::handle last_token, py::handle slots, py::handle sampled) {
+  const OpArgs args("update_slots");
+  const Tensor last = args.out(last_token, "last_token", {kInt32}, 1, 1), slot = args.in(slots, "slots", {kInt32}, 1, 1);
+  args.contiguous(last, "last_token");
+  args.contiguous(slot, "slots");
+  const int64_t count = slot.shape[0];
+  const Tensor token = vector_in(args, sampled, "sampled", kInt32, count, "number of slots");
+  args.range(slot.as<int32_t>(), count, "slots", 0, last.shape[0], "the slots of last_token");
+  Accesses accesses(stream.device->runtime);
+  accesses.add(last, ACCEL_READ_WRITE);
+  accesses.add(slot, ACCEL_READ);
+  accesses.add(token, ACCEL_READ);
+  launch(stream, args.op(), accesses.data(), accesses.size(), [l = last.as<int32_t>(), s = slot.as<int32_t>(), t = token.as<int32_t>(), count] {
+    cpu::update_slots(l, s, t, count);
+  });
+}
+
+}  // namespace
+
+void bind_step_ops(OpsClass& cls) {
+  cls.def("argmax", &argmax, py::arg("stream"), py::arg("out"), py::arg("logits"));
+  cls.def("sample", &sample, py::arg("stream"), py::arg("out"), py::arg("logits"), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"),
+          py::arg("seed"), py::arg("position"));
+  cls.def("pack_step", &pack_step, py::arg("stream"), py::arg("input_ids"), py::arg("positions"), py::arg("slot_mapping"), py::arg("kv_lens"),
+          py::arg("last_rows"), py::arg("tokens"), py::arg("slots"), py::arg("query_start"), py::arg("computed"), py::arg("block_tables"),
+          py::arg("last_token"), py::kw_only(), py::arg("block_size"));
+  cls.def("stop_check", &stop_check, py::arg("stream"), py::arg("reason"), py::arg("sampled"), py::arg("generated"), py::arg("max_tokens"),
+          py::arg("ignore_eos"), py::arg("eos"));
+  cls.def("update_slots", &update_slots, py::arg("stream"), py::arg("last_token"), py::arg("slots"), py::arg("sampled"));
+}
+
+}  // namespace accel::py_bindings

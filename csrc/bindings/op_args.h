@@ -1,0 +1,66 @@
+// Checks of op arguments, shared by the native modules: each failure is InvalidArgument and names op, argument, value and limit.
+//
+// Invariant: everything is checked before anything is launched.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "accel/error.h"
+#include "accel/runtime.h"
+#include "accel/tensor.h"
+#include "view.h"
+
+namespace accel::py_bindings {
+
+// One argument while it is checked: `OpArgs args("rms_norm"); Tensor x = args.in(handle, "x", {kFloat32}, 2, 3);`
+class OpArgs {
+ public:
+  explicit OpArgs(const char* op) : op_(op) {}
+  const char* op() const { return op_; }
+
+  Tensor in(py::handle object, const char* name, std::initializer_list<DataType> types, int min_dims, int max_dims) const;
+  Tensor out(py::handle object, const char* name, std::initializer_list<DataType> types, int min_dims, int max_dims) const;
+
+  // Dimension `dim` of `t` must be `wanted`, which is called `what` in the message.
+  void dim(const Tensor& t, const char* name, int dim, int64_t wanted, const char* what) const;
+  void contiguous(const Tensor& t, const char* name) const;
+  void last_contiguous(const Tensor& t, const char* name) const;
+  // All of `values[0..count)` must lie in [low, high).
+  template <typename T>
+  void range(const T* values, int64_t count, const char* name, int64_t low, int64_t high, const char* limit) const {
+    for (int64_t i = 0; i < count; ++i) {
+      if (values[i] < low || values[i] >= high) {
+        fail(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) + "; " + limit + " is [" +
+             std::to_string(low) + ", " + std::to_string(high) + ")");
+      }
+    }
+  }
+  [[noreturn]] void fail(const std::string& message) const { throw Error(ErrorKind::kInvalidArgument, message, op_); }
+
+ private:
+  const char* op_;
+};
+
+// Builds the accesses of a launch, when the runtime looks at them.
+class Accesses {
+ public:
+  explicit Accesses(const AccelRuntime* runtime) : wanted_(runtime->tracks_accesses != 0) {}
+  bool wanted() const { return wanted_; }
+  void add(const Tensor& t, AccelAccessMode mode);
+  // `count` ranges of `bytes` at base + index[i] * stride; `index` is kept here until the launch.
+  void add_indexed(void* base, size_t bytes, int64_t stride, std::vector<int32_t> index, AccelAccessMode mode);
+  const AccelAccess* data() const { return list_.data(); }
+  size_t size() const { return list_.size(); }
+
+ private:
+  bool wanted_;
+  std::vector<AccelAccess> list_;
+  std::vector<std::vector<int32_t>> indices_;
+};
+
+}  // namespace accel::py_bindings
