@@ -1,0 +1,4 @@
+"""NVIDIA GPUs through CUDA: the probe now, the device later (see README.md).
+
+Found by the entry point of its name; nothing outside this folder imports it.
+"""

@@ -1,0 +1,4 @@
+"""Kunlun XPUs through XRE: the probe now, the device later (see README.md).
+
+Found by the entry point of its name; nothing outside this folder imports it.
+"""
