@@ -1,0 +1,143 @@
+"""The model runner: pack, run, sample, stop, update over one device, one model and one KV pool.
+
+``execute`` does all five for a plan. An engine with a loop of its own calls them one by one
+(examples/external_engine.py).
+
+Invariant: between steps nothing of a request is kept but the last token of its slot.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from accel.backend import Device
+from accel.cache.pages import KVPool
+from accel.errors import InvalidArgument
+from accel.models.decoder import Decoder, Workspace
+from accel.runner.plan import FinishReason, Logits, PendingStep, StepOutput, StepPlan
+from accel.runner.postprocess import Postprocessor
+from accel.runner.preprocess import Packed, StepBuffers, to_device
+
+__all__ = ["Runner"]
+
+
+class Runner:
+    """Runs steps of `decoder` on `device`.
+
+    Args:
+        pool: the KV cache. May be given later (``attach``), after a profile run with a small one.
+        max_batch_tokens, max_requests: the largest step.
+    """
+
+    def __init__(
+        self, device: Device, decoder: Decoder, pool: KVPool, *, max_batch_tokens: int, max_requests: int
+    ) -> None:
+        for name, value in (("max_batch_tokens", max_batch_tokens), ("max_requests", max_requests)):
+            if value < 1:
+                raise InvalidArgument(f"{name} is {value}; it must be 1 or more")
+        self.device = device
+        self.decoder = decoder
+        self.pool = pool
+        self.max_batch_tokens = max_batch_tokens
+        self.max_requests = max_requests
+        self._stream = device.current_stream()
+        self._space = Workspace(device, decoder.config, max_batch_tokens)
+        self._buffers = StepBuffers(device, max_batch_tokens, max_requests)
+        self._post = Postprocessor(device, self._buffers, decoder.config.eos_token_ids)
+        # Rows of logits are wanted for one position a request; all of them (Logits.ALL) go through it piece by piece.
+        self._logit_rows = min(max_requests, max_batch_tokens)
+        vocab = decoder.config.vocab_size
+        self._logits = device.view(device.empty([self._logit_rows, vocab], "float32"))
+        self._picked = device.view(device.empty([self._logit_rows, decoder.config.hidden_size], "float32"))
+
+    def attach(self, pool: KVPool) -> None:
+        """Use another KV pool from the next step on."""
+        self.pool = pool
+
+    def pack(self, plan: StepPlan) -> Packed:
+        """Bring a plan onto the device. Raises InvalidArgument; nothing ran then."""
+        self._check_tokens(plan)
+        return self._buffers.pack(self._stream, plan, self.pool.layout.block_size)
+
+    def run(self, packed: Packed) -> Any:
+        """The forward pass: writes K and V of the step's tokens, and gives the hidden states [T, H] on the device."""
+        return self.decoder.forward(self._stream, packed.input, self.pool, self._space)
+
+    def logits(self, packed: Packed, hidden: Any, rows: np.ndarray[Any, Any]) -> Any:
+        """Logits after the last token of each of the plan's requests `rows`: float32 [n, vocab], a buffer of ours."""
+        index = to_device(self.device, self._stream, (packed.plan.query_start[1:] - 1)[rows])
+        return self._head(hidden, index, len(rows))
+
+    def sample(self, packed: Packed, rows: np.ndarray[Any, Any], logits: Any) -> Any:
+        """One token for each of `rows`; int32 [n] on the device."""
+        return self._post.sample(self._stream, packed.plan, rows, logits)
+
+    def stop(self, packed: Packed, rows: np.ndarray[Any, Any], token: Any) -> Any:
+        """FinishReason for each of `rows`; int32 [n] on the device."""
+        return self._post.stop(self._stream, packed.plan, rows, token)
+
+    def update(self, packed: Packed, rows: np.ndarray[Any, Any], token: Any) -> None:
+        """Make `token` the last token of the slots of `rows`, where the next plan's LAST_SAMPLED finds it."""
+        self._post.update(self._stream, packed.plan, rows, token)
+
+    def execute(self, plan: StepPlan) -> PendingStep:
+        """All of the above for one plan.
+
+        Raises:
+            InvalidArgument: a plan that names what is not there; nothing was queued and nothing changed.
+        """
+        packed = self.pack(plan)
+        hidden = self.run(packed)
+        every = self._all_logits(hidden, plan.num_tokens) if plan.logits is Logits.ALL else None
+        rows = np.flatnonzero(plan.sample).astype(np.int32)
+        token = reason = sampled = None
+        if len(rows):
+            logits = self.logits(packed, hidden, rows)
+            on_device = self.sample(packed, rows, logits)
+            token = self._to_host(on_device)
+            reason = self._to_host(self.stop(packed, rows, on_device))
+            self.update(packed, rows, on_device)
+            if plan.logits is Logits.SAMPLED:
+                sampled = self._to_host(logits)
+        event = self.device.event()
+        event.record(self._stream)
+        return PendingStep(event, lambda: _output(plan, rows, token, reason, every if every is not None else sampled))
+
+    def _to_host(self, view: Any) -> np.ndarray[Any, Any]:
+        """A host array that holds `view` once the step is complete."""
+        host = np.empty(view.shape, view.dtype)
+        self.device.copy(host, view, self._stream)
+        return host
+
+    def _check_tokens(self, plan: StepPlan) -> None:
+        vocab = self.decoder.config.vocab_size
+        if plan.tokens.max(initial=0) >= vocab or plan.tokens.min(initial=0) < -1:
+            raise InvalidArgument(f"a token of the plan lies outside the vocabulary of {vocab}")
+
+    def _head(self, hidden: Any, index: Any, count: int) -> Any:
+        picked, logits = self._picked.narrow(0, 0, count), self._logits.narrow(0, 0, count)
+        self.device.ops.gather_rows(self._stream, picked, hidden, index)
+        self.decoder.head(self._stream, logits, picked)
+        return logits
+
+    def _all_logits(self, hidden: Any, tokens: int) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """Logits of every token of the step, on the host."""
+        out = np.empty((tokens, self.decoder.config.vocab_size), np.float32)
+        for first in range(0, tokens, self._logit_rows):
+            count = min(self._logit_rows, tokens - first)
+            logits = self._logits.narrow(0, 0, count)
+            self.decoder.head(self._stream, logits, hidden.narrow(0, first, count))
+            self.device.copy(out[first : first + count], logits, self._stream)
+        self._stream.synchronize()
+        return out
+
+
+def _output(plan: StepPlan, rows: Any, token: Any, reason: Any, logits: Any) -> StepOutput:
+    everyone = np.full(plan.num_requests, -1, np.int32)
+    finish = np.full(plan.num_requests, FinishReason.NONE, np.int32)
+    if token is not None:
+        everyone[rows] = token
+        finish[rows] = reason
+    return StepOutput(plan.request, plan.epoch, everyone, finish, logits)
