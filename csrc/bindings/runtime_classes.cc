@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "../runtime/host.h"
+#include "../runtime/recorder.h"
 #include "handles.h"
 #include "view.h"
 
@@ -502,6 +503,20 @@ void bind_device(py::module_& m, double timeout) {
       .def_property_readonly("closed", [](const DeviceState& d) { return d.closed.load(); });
 }
 
+// [(op, [(address, bytes, stride, index, count, mode)])], mode "read", "write" or "readwrite".
+py::list recorded_launches() {
+  py::list launches;
+  for (const recorder::Launch& launch : recorder::take()) {
+    py::list accesses;
+    for (const recorder::Access& a : launch.accesses) {
+      const char* mode = a.mode == ACCEL_READ ? "read" : a.mode == ACCEL_WRITE ? "write" : "readwrite";
+      accesses.append(py::make_tuple(reinterpret_cast<uintptr_t>(a.base), a.bytes, a.stride, a.index, a.count, mode));
+    }
+    launches.append(py::make_tuple(launch.op, accesses));
+  }
+  return launches;
+}
+
 }  // namespace
 
 void bind_runtime(py::module_& m) {
@@ -523,6 +538,10 @@ void bind_runtime(py::module_& m) {
   m.def(
       "host_runtime", [] { return checked(host::runtime(), "accel"); },
       "The host runtime: streams, events and copies on the CPU.");
+  m.def("recording_runtime", [] { return checked(recorder::runtime(), "accel"); }, "The host runtime with a log of its launches, for tests.");
+  m.def("recorded_launches", &recorded_launches,
+        "What was launched through recording_runtime since the last call:\n"
+        "[(op, [(address, bytes, stride, index, count, 'read' | 'write' | 'readwrite')])].");
   m.def("runtime_from_capsule", &runtime_from_capsule, py::arg("capsule"), py::arg("origin"),
         "A runtime table handed over by a third party in a capsule named '" ACCEL_RUNTIME_CAPSULE "'. Raises AbiMismatch.");
 }
