@@ -16,7 +16,7 @@ from accel.backend import Device
 from accel.cache.pages import KVPool
 from accel.errors import InvalidArgument
 from accel.models.decoder import Decoder, Workspace
-from accel.runner.plan import FinishReason, Logits, PendingStep, StepOutput, StepPlan
+from accel.runner.plan import LAST_SAMPLED, FinishReason, Logits, PendingStep, StepOutput, StepPlan
 from accel.runner.postprocess import Postprocessor
 from accel.runner.preprocess import Packed, StepBuffers, to_device
 
@@ -58,7 +58,7 @@ class Runner:
 
     def pack(self, plan: StepPlan) -> Packed:
         """Bring a plan onto the device. Raises InvalidArgument; nothing ran then."""
-        self._check_tokens(plan)
+        self._check(plan)
         return self._buffers.pack(self._stream, plan, self.pool.layout.block_size)
 
     def run(self, packed: Packed) -> Any:
@@ -111,10 +111,18 @@ class Runner:
         self.device.copy(host, view, self._stream)
         return host
 
-    def _check_tokens(self, plan: StepPlan) -> None:
-        vocab = self.decoder.config.vocab_size
-        if plan.tokens.max(initial=0) >= vocab or plan.tokens.min(initial=0) < -1:
+    def _check(self, plan: StepPlan) -> None:
+        """What no single op can see before the first one ran."""
+        vocab, longest, pool = self.decoder.config.vocab_size, self.decoder.max_positions, self.pool
+        if plan.tokens.max(initial=0) >= vocab or plan.tokens.min(initial=0) < LAST_SAMPLED:
             raise InvalidArgument(f"a token of the plan lies outside the vocabulary of {vocab}")
+        ends = plan.computed + np.diff(plan.query_start)
+        if ends.max() > longest:
+            raise InvalidArgument(f"a request of the plan reaches {ends.max()} tokens; the limit is {longest}")
+        column = np.arange(plan.block_tables.shape[1]) * pool.layout.block_size
+        needed = plan.block_tables[column < ends[:, None]]
+        if needed.max(initial=0) >= pool.blocks:
+            raise InvalidArgument(f"the plan names block {needed.max()}; the pool has {pool.blocks} blocks")
 
     def _head(self, hidden: Any, index: Any, count: int) -> Any:
         picked, logits = self._picked.narrow(0, 0, count), self._logits.narrow(0, 0, count)

@@ -1,4 +1,4 @@
-"""Nothing but a request's own tokens decides its logits: not the batch, the chunks, the threads or the order of the pool."""
+"""Only a request's own tokens decide its logits: not the batch, the chunks, the threads or the order of the pool."""
 
 from __future__ import annotations
 
