@@ -148,7 +148,7 @@ int32_t sample_row(const SampleArgs& args, int64_t r, Row& row) {
     // u lies in [2^-24, 1 - 2^-24], so Gumbel noise in [-2.9, 16.7]: what is 20 below the largest x cannot win. The second
     // term covers the rounding of scores where x is huge.
     const float margin = 20.0f + std::fabs(row.most) * 0x1p-21f;
-    count = take(row, 0, std::max(row.most - margin, std::numeric_limits<float>::lowest()),
+    count = take(row, 0, std::max(std::numeric_limits<float>::lowest(), row.most - margin),
                  std::numeric_limits<float>::quiet_NaN());
   }
   return pick(row, count, args.seed[r], args.position[r]);
