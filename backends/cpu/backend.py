@@ -24,6 +24,8 @@ from accel.backend import (
     Support,
     Weight,
 )
+from accel.backends._paddle import paddle_build
+from accel.backends._system import System
 from accel.errors import InvalidArgument, OutOfMemory
 from accel.ops.table import OpTable
 from accel.runtime_device import RuntimeDevice
@@ -165,9 +167,10 @@ class CpuBackend(Backend):
             logical=LogicalId(0),
             physical=PhysicalId("0"),
             total_bytes=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"),
-            details={"threads": str(threads), "isa": isa, "build": _native.build_tag()},
+            details={"threads": str(threads), "isa": isa},
         )
-        return Probe(ProbeState.AVAILABLE, f"{info.name}, {threads} threads, {isa}", devices=(info,))
+        versions = {"paddle": paddle_build(System()).describe(), "accel module": _native.build_tag()}
+        return Probe(ProbeState.AVAILABLE, f"{info.name}, {threads} threads, {isa}", devices=(info,), versions=versions)
 
     def open(self, index: LogicalId = LogicalId(0), **options: Any) -> CpuDevice:
         unknown = options.keys() - {"threads", "isa"}
