@@ -213,7 +213,8 @@ void host_call(StreamHandle& s, py::function fn) {
 
 Tensor dense(py::handle object, const char* op, const char* argument) {
   const Tensor t = read_tensor(object, op, argument);
-  if (t.numel() > 0 && !t.contiguous()) throw Error(ErrorKind::kInvalidArgument, std::string(argument) + " is not contiguous", op);
+  if (t.numel() > 0 && !t.contiguous())
+    throw Error(ErrorKind::kInvalidArgument, std::string(argument) + " is not contiguous", op);
   return t;
 }
 
@@ -538,7 +539,9 @@ void bind_runtime(py::module_& m) {
   m.def(
       "host_runtime", [] { return checked(host::runtime(), "accel"); },
       "The host runtime: streams, events and copies on the CPU.");
-  m.def("recording_runtime", [] { return checked(recorder::runtime(), "accel"); }, "The host runtime with a log of its launches, for tests.");
+  m.def(
+      "recording_runtime", [] { return checked(recorder::runtime(), "accel"); },
+      "The host runtime with a log of its launches, for tests.");
   m.def("recorded_launches", &recorded_launches,
         "What was launched through recording_runtime since the last call:\n"
         "[(op, [(address, bytes, stride, index, count, 'read' | 'write' | 'readwrite')])].");

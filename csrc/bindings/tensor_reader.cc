@@ -53,7 +53,8 @@ Tensor from_dlpack(const dlpack::BorrowedTensor& dl, const char* op, const char*
 }
 
 Tensor from_numpy(const py::array& array, const char* op, const char* argument) {
-  if (array.ndim() > Tensor::kMaxDims) refuse(op, argument, "has " + std::to_string(array.ndim()) + " dimensions; the limit is 8");
+  if (array.ndim() > Tensor::kMaxDims)
+    refuse(op, argument, "has " + std::to_string(array.ndim()) + " dimensions; the limit is 8");
   const char kind = array.dtype().kind(), order = array.dtype().byteorder();
   if (order != '=' && order != '|') refuse(op, argument, "is a NumPy array of foreign byte order");
   const auto size = static_cast<uint8_t>(array.itemsize());
@@ -79,7 +80,8 @@ Tensor from_numpy(const py::array& array, const char* op, const char* argument) 
   t.ndim = static_cast<int32_t>(array.ndim());
   for (int32_t i = 0; i < t.ndim; ++i) {
     t.shape[i] = array.shape(i);
-    if (array.strides(i) % size != 0 && t.shape[i] > 1) refuse(op, argument, "has strides that are no multiple of its element size");
+    if (array.strides(i) % size != 0 && t.shape[i] > 1)
+      refuse(op, argument, "has strides that are no multiple of its element size");
     t.strides[i] = array.strides(i) / size;
   }
   return t;
@@ -90,7 +92,8 @@ Tensor from_accessors(py::handle object, const char* op, const char* argument) {
   Tensor t;
   t.data = reinterpret_cast<std::byte*>(object.attr("data_ptr")().cast<uintptr_t>());
   const auto shape = object.attr("shape").cast<std::vector<int64_t>>();
-  if (shape.size() > Tensor::kMaxDims) refuse(op, argument, "has " + std::to_string(shape.size()) + " dimensions; the limit is 8");
+  if (shape.size() > Tensor::kMaxDims)
+    refuse(op, argument, "has " + std::to_string(shape.size()) + " dimensions; the limit is 8");
   t.ndim = static_cast<int32_t>(shape.size());
   std::copy(shape.begin(), shape.end(), t.shape);
   std::string name = py::str(object.attr("dtype"));
