@@ -53,11 +53,11 @@ ACCEL_INLINE int64_t align16(int64_t floats) { return divide_up(floats, 16) * 16
 // The chunk's buffers; with_states adds two states a row.
 ACCEL_INLINE PartScratch part_scratch(const AttentionPlan& plan, bool with_states, float** states) {
   const int64_t rows = plan.most_rows, dim = plan.dim, wide = plan.wide;
-  const int64_t q = align16(rows * dim), keys = kPartition * dim, values = kPartition * wide, scores = rows * kPartition;
+  const int64_t q = align16(rows * dim), values = kPartition * wide, scores = rows * kPartition;
   const int64_t state = with_states ? 2 * rows * state_stride(wide) : 0;
-  auto* base = static_cast<float*>(scratch(Scratch::kLocal, static_cast<size_t>(q + keys + values + scores + state) * 4));
-  *states = base + q + keys + values + scores;
-  return {base, base + q, base + q + keys, base + q + keys + values, dim, wide};
+  auto* base = static_cast<float*>(scratch(Scratch::kLocal, static_cast<size_t>(q + values + scores + state) * 4));
+  *states = base + q + values + scores;
+  return {base, base + q, base + q, base + q + values, dim, wide};
 }
 
 ACCEL_INLINE void load_queries(const AttentionPlan& plan, const RowBlock& block, const PartScratch& s) {
@@ -169,7 +169,8 @@ void attention_elem(ThreadPool& pool, const AttentionArgs& args) {
   count_blocks();
   plan.first_block = prefix;
   const int64_t floats = plan.blocks * plan.partitions * plan.most_rows * state_stride(plan.wide);
-  const bool split = pool.threads() > 1 && plan.blocks < 4 * pool.threads() && plan.partitions > 1 && floats <= kMostSplitFloats;
+  const bool split =
+      pool.threads() > 1 && plan.blocks < 4 * pool.threads() && plan.partitions > 1 && floats <= kMostSplitFloats;
   if (!split) return attend_whole_blocks<E>(pool, plan);
   prefix = static_cast<int64_t*>(scratch(Scratch::kShared, static_cast<size_t>(prefix_bytes + floats * 4)));
   count_blocks();  // the buffer may have moved

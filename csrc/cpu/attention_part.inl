@@ -47,59 +47,75 @@ ACCEL_INLINE Span visible(const RowBlock& block, int64_t row, int64_t begin) {
 
 // Sizes and places of a chunk's working memory, in float32.
 struct PartScratch {
-  float* q;       // [rows, dim]
-  float* keys;    // [4 panels][dim][32 tokens]
-  float* values;  // [128 tokens][wide]
-  float* scores;  // [rows, 128]
+  float* q;           // [rows, dim]
+  float* keys;        // [4 panels][dim][32 tokens]
+  float* values;      // [128 tokens][wide]: the same memory, as scores are done with keys by then and L1 holds only one
+  float* scores;      // [rows, 128]
   int64_t dim, wide;  // wide: dim padded to whole panels
 };
 
 // A row's state: [m, l, acc[wide]] with acc aligned like wide.
 ACCEL_INLINE int64_t state_stride(int64_t wide) { return wide + 16; }
 
+// Where K of each visible token of a partition lies (V is kv_stride further); null for tokens nobody sees.
 template <Elem E>
-ACCEL_INLINE const typename KvElement<E>::type* kv_token(const AttentionArgs& args, const RowBlock& block, int64_t which,
-                                                         int64_t position) {
+struct TokenMap {
+  using type = typename KvElement<E>::type;
+  const type* token[kPartition];
+};
+
+template <Elem E>
+void map_tokens(const AttentionArgs& args, const RowBlock& block, int64_t begin, Span seen, TokenMap<E>& map) {
   const KvLayer& kv = args.kv;
-  const int64_t page = args.block_tables[block.request * args.table_stride + position / kv.block_size];
-  return static_cast<const typename KvElement<E>::type*>(kv.data) + page * kv.block_stride + which * kv.kv_stride +
-         block.kv_head * kv.head_stride + position % kv.block_size * kv.dim;
+  const auto* head = static_cast<const typename KvElement<E>::type*>(kv.data) + block.kv_head * kv.head_stride;
+  const int32_t* table = args.block_tables + block.request * args.table_stride;
+  for (int64_t t = 0; t < seen.first; ++t) map.token[t] = nullptr;
+  for (int64_t t = seen.last; t < kPartition; ++t) map.token[t] = nullptr;
+  int64_t page = (begin + seen.first) / kv.block_size, offset = (begin + seen.first) % kv.block_size;
+  for (int64_t t = seen.first; t < seen.last; ++page, offset = 0) {
+    const auto* start = head + table[page] * kv.block_stride;
+    for (; offset < kv.block_size && t < seen.last; ++offset, ++t) map.token[t] = start + offset * kv.dim;
+  }
+}
+
+// K of 16 tokens transposed into half a panel; Whole: every token is visible and dim is a multiple of 16.
+template <Elem E, bool Whole>
+ACCEL_INLINE void transpose_keys(const typename KvElement<E>::type* const* token, int64_t dim, float* to) {
+  for (int64_t d = 0; d < dim; d += 16) {
+    const int64_t n = Whole ? 16 : smaller(dim - d, 16);
+    f32x16 lanes[16];
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) lanes[i] = Whole || token[i] != nullptr ? load_kv<E>(token[i] + d, n) : zero();
+    transpose(lanes);
+    for (int64_t i = 0; i < n; ++i) store(to + (d + i) * 32, lanes[i]);
+  }
 }
 
 // K of tokens `seen`, transposed into panels of 32 tokens; lanes outside are zero.
 template <Elem E>
-void load_keys(const AttentionArgs& args, const RowBlock& block, int64_t begin, Span seen, const PartScratch& s) {
-  for (int64_t t0 = seen.first / 16 * 16; t0 < divide_up(seen.last, 32) * 32; t0 += 16) {
-    const typename KvElement<E>::type* token[16];
-    for (int64_t i = 0; i < 16; ++i) {
-      const bool inside = t0 + i >= seen.first && t0 + i < seen.last;
-      token[i] = inside ? kv_token<E>(args, block, 0, begin + t0 + i) : nullptr;
+void load_keys(const TokenMap<E>& map, Span seen, const PartScratch& s) {
+  for (int64_t t = seen.first / 32 * 32; t < divide_up(seen.last, 32) * 32; t += 16) {
+    float* to = s.keys + t / 32 * s.dim * 32 + t % 32;
+    if (t >= seen.first && t + 16 <= seen.last && s.dim % 16 == 0) {
+      transpose_keys<E, true>(map.token + t, s.dim, to);
+    } else if (t + 16 > seen.first && t < seen.last) {
+      transpose_keys<E, false>(map.token + t, s.dim, to);
+    } else {
+      for (int64_t d = 0; d < s.dim; ++d) store(to + d * 32, zero());
     }
-    float* to = s.keys + t0 / 32 * s.dim * 32 + t0 % 32;
-    for (int64_t d = 0; d < s.dim; d += 16) {
-      const int64_t n = smaller(s.dim - d, 16);
-      f32x16 lanes[16];
-#pragma GCC unroll 16
-      for (int i = 0; i < 16; ++i) lanes[i] = token[i] != nullptr ? load_kv<E>(token[i] + d, n) : zero();
-      transpose(lanes);
-      for (int64_t i = 0; i < n; ++i) store(to + (d + i) * 32, lanes[i]);
-    }
-  }
-  if (seen.first / 16 % 2 != 0) {  // the panel's first half holds no token of ours
-    float* to = s.keys + seen.first / 32 * s.dim * 32;
-    for (int64_t d = 0; d < s.dim; ++d) store(to + d * 32, zero());
   }
 }
 
 template <Elem E>
-void load_values(const AttentionArgs& args, const RowBlock& block, int64_t begin, Span seen, const PartScratch& s) {
+void load_values(const TokenMap<E>& map, int64_t kv_stride, Span seen, const PartScratch& s) {
+  const int64_t whole = s.dim / 16 * 16;
   for (int64_t t = seen.first; t < seen.last; ++t) {
-    const auto* token = kv_token<E>(args, block, 1, begin + t);
+    const auto* token = map.token[t] + kv_stride;
     float* to = s.values + t * s.wide;
-    for (int64_t d = 0; d < s.wide; d += 16) {
-      const int64_t n = smaller(s.dim - d, 16);
-      store(to + d, n > 0 ? load_kv<E>(token + d, n) : zero());
-    }
+    int64_t d = 0;
+    for (; d < whole; d += 16) store(to + d, KvElement<E>::load16(token + d));
+    if (d < s.dim) store(to + d, load_kv<E>(token + d, s.dim - d));
+    for (d = divide_up(s.dim, 16) * 16; d < s.wide; d += 16) store(to + d, zero());
   }
 }
 
@@ -196,14 +212,16 @@ void attend_partition(const AttentionArgs& args, const RowBlock& block, int64_t 
   const int64_t begin = part * kPartition, rows = block.rows();
   const Span seen{visible(block, 0, begin).first, visible(block, rows - 1, begin).last};
   if (seen.first >= seen.last) return;
-  load_keys<E>(args, block, begin, seen, s);
+  TokenMap<E> map;
+  map_tokens(args, block, begin, seen, map);
+  load_keys(map, seen, s);
   score_tiles(s, rows, seen);
   for (int64_t row = 0; row < rows; ++row) {
     const Span own = visible(block, row, begin);
     float* to = state + row * state_stride(s.wide);
     if (own.first < own.last) softmax_row(s.scores + row * kPartition, own, args.scale, to, to + 1);
   }
-  load_values<E>(args, block, begin, seen, s);
+  load_values(map, args.kv.kv_stride, seen, s);
   weigh_values(block, begin, s, state);
 }
 

@@ -85,29 +85,29 @@ struct KvLayer {
 };
 
 struct AttentionArgs {
-  Rows out;                    // [tokens, heads, dim]
-  ConstRows q;                 // [tokens, heads, dim]
+  Rows out;     // [tokens, heads, dim]
+  ConstRows q;  // [tokens, heads, dim]
   KvLayer kv;
-  const int32_t* block_tables; // [requests, table_stride]; entries past a request's length are never read
+  const int32_t* block_tables;  // [requests, table_stride]; entries past a request's length are never read
   int64_t table_stride;
   const int32_t* query_start;  // [requests + 1] prefix sums of query lengths
   const int32_t* kv_lens;      // [requests] KV tokens including those of this step
   int64_t requests;
   float scale;
-  int64_t window;              // 0: all; else each query sees at most this many latest positions, itself included
+  int64_t window;  // 0: all; else each query sees at most this many latest positions, itself included
 };
 
 // --- sampling ------------------------------------------------------------------------------------------------------
 
 struct SampleArgs {
-  int32_t* out;                // [rows]
-  const float* logits;         // [rows, vocab], row stride in elements
+  int32_t* out;         // [rows]
+  const float* logits;  // [rows, vocab], row stride in elements
   int64_t rows, vocab, row_stride;
-  const float* temperature;    // [rows]; 0 = greedy
-  const int32_t* top_k;        // [rows]; 0 = off
-  const float* top_p;          // [rows]; 1 = off
-  const uint64_t* seed;        // [rows]
-  const int64_t* position;     // [rows] absolute position of the token being sampled: the counter of its random numbers
+  const float* temperature;  // [rows]; 0 = greedy
+  const int32_t* top_k;      // [rows]; 0 = off
+  const float* top_p;        // [rows]; 1 = off
+  const uint64_t* seed;      // [rows]
+  const int64_t* position;   // [rows] absolute position of the token being sampled: the counter of its random numbers
 };
 
 // --- pages ---------------------------------------------------------------------------------------------------------
@@ -134,23 +134,23 @@ struct PackStepArgs {
   const int32_t* block_tables;  // [requests, table_stride]
   const int32_t* last_token;    // [slots]
   // out
-  int32_t* input_ids;           // [tokens_total]
-  int32_t* positions;           // [tokens_total]
-  int64_t* slot_mapping;        // [tokens_total] block * block_size + offset
-  int32_t* kv_lens;             // [requests] computed + length
-  int32_t* last_rows;           // [requests] row of each request's last token
+  int32_t* input_ids;     // [tokens_total]
+  int32_t* positions;     // [tokens_total]
+  int64_t* slot_mapping;  // [tokens_total] block * block_size + offset
+  int32_t* kv_lens;       // [requests] computed + length
+  int32_t* last_rows;     // [requests] row of each request's last token
 };
 
 // Why a request ended; the values are those of accel.runner.FinishReason.
 enum class Stop : int32_t { kNone = 0, kEos = 1, kLength = 2 };
 
 struct StopArgs {
-  int32_t* out;                 // [rows] Stop
-  const int32_t* sampled;       // [rows]
-  const int32_t* generated;     // [rows] tokens generated, this one included
-  const int32_t* max_tokens;    // [rows]
-  const uint8_t* ignore_eos;    // [rows]
-  const int32_t* eos;           // [eos_count]
+  int32_t* out;               // [rows] Stop
+  const int32_t* sampled;     // [rows]
+  const int32_t* generated;   // [rows] tokens generated, this one included
+  const int32_t* max_tokens;  // [rows]
+  const uint8_t* ignore_eos;  // [rows]
+  const int32_t* eos;         // [eos_count]
   int64_t rows, eos_count;
 };
 
@@ -166,7 +166,8 @@ struct KernelTable {
   void (*add_rms_norm)(ThreadPool&, const Rows& out, const Rows& residual, const ConstRows& x, const float* weight, float eps);
   // In place on x [tokens, heads, dim], the first `rotary_dim` elements: pairs (i, i + rotary_dim/2), or (2i, 2i + 1) when
   // interleaved. table [positions, rotary_dim]: cos then sin. a' = fma(a, cos, -(b*sin)), b' = fma(b, cos, a*sin).
-  void (*rotary)(ThreadPool&, const Rows& x, const int32_t* positions, const float* table, int64_t rotary_dim, bool interleaved);
+  void (*rotary)(ThreadPool&, const Rows& x, const int32_t* positions, const float* table, int64_t rotary_dim,
+                 bool interleaved);
   // k, v [tokens, kv_heads, dim] to their pages, rounded to nearest even; a negative slot is skipped.
   void (*write_kv)(ThreadPool&, const ConstRows& k, const ConstRows& v, const KvLayer& kv, const int64_t* slot_mapping);
   void (*attention)(ThreadPool&, const AttentionArgs&);

@@ -18,8 +18,8 @@ constexpr int kVectorPanels = 4;  // panels a single row runs through at once: 8
 #else
 constexpr int kVectorPanels = 2;
 #endif
-constexpr int64_t kSlice = 128;      // k of a tile: 128 x 64 float32 is 32 KiB
-constexpr int64_t kRowBlock = 1020;  // rows that share one expansion; x [1020, 128] stays in L2
+constexpr int64_t kSlice = 128;        // k of a tile: 128 x 64 float32 is 32 KiB
+constexpr int64_t kRowBlock = 1020;    // rows that share one expansion; x [1020, 128] stays in L2
 constexpr int64_t kChunkWork = 16384;  // multiply-adds worth handing to another thread
 
 struct LinearArgs {
@@ -106,7 +106,8 @@ void linear_one_row(ThreadPool& pool, const LinearArgs& args) {
 }
 
 // One tile of `rows` rows at out[row, panel * 32]. A tile that n cuts is computed in a padded buffer.
-ACCEL_INLINE void linear_tile(const LinearArgs& args, Tile t, int64_t row, int64_t rows, int64_t panel, int64_t panels, bool last) {
+ACCEL_INLINE void linear_tile(const LinearArgs& args, Tile t, int64_t row, int64_t rows, int64_t panel, int64_t panels,
+                              bool last) {
   alignas(64) float padded[kTileRows * kTilePanels * kPanel];
   const bool cut = (panel + panels) * kPanel > args.weight.n;
   t.out = cut ? padded : args.out.data + row * args.out.row_stride + panel * kPanel;

@@ -34,8 +34,8 @@ void rms_norm(ThreadPool& pool, const Rows& out, const ConstRows& x, const float
   pool.parallel_for(x.rows * x.heads, items_per_chunk(x.dim), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t row = i / x.heads, head = i % x.heads;
-      norm_row(out.data + row * out.row_stride + head * out.head_stride, x.data + row * x.row_stride + head * x.head_stride, weight,
-               x.dim, eps);
+      norm_row(out.data + row * out.row_stride + head * out.head_stride, x.data + row * x.row_stride + head * x.head_stride,
+               weight, x.dim, eps);
     }
   });
 }

@@ -38,7 +38,8 @@ void each_element(RowEncoding encoding, const std::byte* row, int64_t k, const S
   }
 }
 
-void pack_float_row(WeightFormat format, int64_t k, std::byte* panel, int64_t column, RowEncoding encoding, const std::byte* row) {
+void pack_float_row(WeightFormat format, int64_t k, std::byte* panel, int64_t column, RowEncoding encoding,
+                    const std::byte* row) {
   auto* halves = reinterpret_cast<uint16_t*>(panel) + column;
   const bool same = (format == WeightFormat::kBF16 && encoding == RowEncoding::kBF16) ||
                     (format == WeightFormat::kF16 && encoding == RowEncoding::kF16);

@@ -27,14 +27,16 @@ ACCEL_INLINE void for_each_run(ThreadPool& threads, const PagePool& pool, int64_
 void pages_gather(ThreadPool& threads, std::byte* out, const PagePool& pool, const int32_t* blocks, int64_t count) {
   const int64_t page_bytes = pool.outer * pool.run_bytes;
   for_each_run(threads, pool, count, [&](int64_t i, int64_t run) {
-    std::memcpy(out + i * page_bytes + run * pool.run_bytes, page_run(pool, blocks[i], run), static_cast<size_t>(pool.run_bytes));
+    std::memcpy(out + i * page_bytes + run * pool.run_bytes, page_run(pool, blocks[i], run),
+                static_cast<size_t>(pool.run_bytes));
   });
 }
 
 void pages_scatter(ThreadPool& threads, const std::byte* in, const PagePool& pool, const int32_t* blocks, int64_t count) {
   const int64_t page_bytes = pool.outer * pool.run_bytes;
   for_each_run(threads, pool, count, [&](int64_t i, int64_t run) {
-    std::memcpy(page_run(pool, blocks[i], run), in + i * page_bytes + run * pool.run_bytes, static_cast<size_t>(pool.run_bytes));
+    std::memcpy(page_run(pool, blocks[i], run), in + i * page_bytes + run * pool.run_bytes,
+                static_cast<size_t>(pool.run_bytes));
   });
 }
 

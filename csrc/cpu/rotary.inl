@@ -26,7 +26,8 @@ void rotate_pairs(float* x, const float* cosine, const float* sine, int64_t half
   }
 }
 
-void rotary(ThreadPool& pool, const Rows& x, const int32_t* positions, const float* table, int64_t rotary_dim, bool interleaved) {
+void rotary(ThreadPool& pool, const Rows& x, const int32_t* positions, const float* table, int64_t rotary_dim,
+            bool interleaved) {
   pool.parallel_for(x.rows, items_per_chunk(x.heads * rotary_dim), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
       const float* cosine = table + positions[row] * rotary_dim;

@@ -15,6 +15,8 @@ namespace accel::cpu {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kLowest = std::numeric_limits<float>::lowest();
+constexpr float kNoBound = std::numeric_limits<float>::quiet_NaN();
 
 struct Candidate {
   float x;
@@ -72,11 +74,30 @@ double sum_weights(const float* w, int64_t n) {
   return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
-// The shortest prefix of candidates [begin, end), already in order, that brings `running` to `target`; end if none does.
-int64_t cut_prefix(const Row& row, int64_t begin, int64_t end, double target, double* running) {
+double weight_of(const Row& row, int64_t begin, int64_t end) {
+  double sum = 0.0;
+  for (int64_t i = begin; i < end; ++i) sum += static_cast<double>(row.w[row.candidates[i].id]);
+  return sum;
+}
+
+// The shortest prefix, in order, of candidates [begin, end) that brings `running` to `target`; end if none does. Halves are
+// set in order and weighed, so that only the last few are sorted.
+int64_t cut_prefix(const Row& row, int64_t begin, int64_t end, double target, double running) {
+  while (end - begin > 64) {
+    const int64_t middle = begin + (end - begin) / 2;
+    std::nth_element(row.candidates + begin, row.candidates + middle, row.candidates + end, comes_before);
+    const double half = weight_of(row, begin, middle);
+    if (running + half >= target) {
+      end = middle;
+    } else {
+      begin = middle;
+      running += half;
+    }
+  }
+  std::sort(row.candidates + begin, row.candidates + end, comes_before);
   for (int64_t i = begin; i < end; ++i) {
-    *running += static_cast<double>(row.w[row.candidates[i].id]);
-    if (*running >= target) return i + 1;
+    running += static_cast<double>(row.w[row.candidates[i].id]);
+    if (running >= target) return i + 1;
   }
   return end;
 }
@@ -84,39 +105,37 @@ int64_t cut_prefix(const Row& row, int64_t begin, int64_t end, double target, do
 // Top-p over candidates [0, count) that top-k left.
 int64_t top_p_of_kept(const Row& row, int64_t count, double top_p) {
   std::sort(row.candidates, row.candidates + count, comes_before);
-  double total = 0.0, running = 0.0;
   for (int64_t i = 0; i < count; ++i) {
-    const Candidate& c = row.candidates[i];
-    row.kernels->weights(row.w + c.id, row.x + c.id, 1, row.most);
-    total += static_cast<double>(row.w[c.id]);
+    const int32_t id = row.candidates[i].id;
+    row.kernels->weights(row.w + id, row.x + id, 1, row.most);
   }
-  return cut_prefix(row, 0, count, top_p * total, &running);
+  return cut_prefix(row, 0, count, top_p * weight_of(row, 0, count), 0.0);
 }
 
-// Top-p over the whole vocabulary, without sorting it: bands of falling x, each sorted only when the ones above fall short.
+// Top-p over the whole vocabulary: bands of falling x are taken whole while they fall short; the band that does not is cut.
 int64_t top_p_of_all(const Row& row, double top_p) {
   row.kernels->weights(row.w, row.x, row.vocab, row.most);
   const double target = top_p * sum_weights(row.w, row.vocab);
   double running = 0.0;
   int64_t count = 0;
-  float high = std::numeric_limits<float>::quiet_NaN();
+  float high = kNoBound;
   for (float width = 2.0f; width <= 256.0f; width *= 2.0f) {
-    const float low = width < 256.0f ? row.most - width : std::numeric_limits<float>::lowest();
-    const int64_t found = take(row, count, low, high);
-    std::sort(row.candidates + count, row.candidates + count + found, comes_before);
-    const int64_t cut = cut_prefix(row, count, count + found, target, &running);
-    if (cut < count + found || running >= target) return cut;
-    count += found;
+    const float low = width < 256.0f ? row.most - width : kLowest;
+    const int64_t end = count + take(row, count, low, high);
+    const double band = weight_of(row, count, end);
+    if (running + band >= target) return cut_prefix(row, count, end, target, running);
+    running += band;
+    count = end;
     high = low;
   }
   return count;
 }
 
-int32_t pick(const Row& row, int64_t count, uint64_t seed, int64_t position) {
+// The best of `best` and candidates [0, count), by Gumbel-max.
+Candidate pick(const Row& row, int64_t count, uint64_t seed, int64_t position, Candidate best) {
   constexpr int64_t kChunk = 256;
   float x[kChunk], scores[kChunk];
   int32_t ids[kChunk];
-  Candidate best{-kInfinity, -1};
   for (int64_t begin = 0; begin < count; begin += kChunk) {
     const int64_t n = std::min(kChunk, count - begin);
     for (int64_t i = 0; i < n; ++i) {
@@ -129,7 +148,17 @@ int32_t pick(const Row& row, int64_t count, uint64_t seed, int64_t position) {
       if (comes_before(scored, best)) best = scored;
     }
   }
-  return best.x == -kInfinity ? -1 : best.id;
+  return best;
+}
+
+// The whole vocabulary, skipping what cannot win: u lies in [2^-24, 1 - 2^-24], so the noise is below 16.7, and a token that
+// far below a score already reached is out. The second term of `reach` covers the rounding of scores where x is huge.
+Candidate pick_of_all(const Row& row, uint64_t seed, int64_t position) {
+  const float reach = 17.0f + std::fabs(row.most) * 0x1p-20f;
+  const float high = std::max(row.most - 4.0f, kLowest);
+  const Candidate best = pick(row, take(row, 0, high, kNoBound), seed, position, {-kInfinity, -1});
+  const float low = std::max(best.x - reach, kLowest);
+  return low < high ? pick(row, take(row, 0, low, high), seed, position, best) : best;
 }
 
 int32_t sample_row(const SampleArgs& args, int64_t r, Row& row) {
@@ -137,21 +166,18 @@ int32_t sample_row(const SampleArgs& args, int64_t r, Row& row) {
   if (args.temperature[r] == 0.0f) return row.kernels->argmax_row(logits, args.vocab);
   row.most = row.kernels->scale(row.x, logits, args.vocab, args.temperature[r]);
   if (row.most == -kInfinity) return -1;
+  const bool cut = args.top_p[r] < 1.0f;
   const double top_p = static_cast<double>(args.top_p[r]);
   int64_t count;
   if (args.top_k[r] > 0 && args.top_k[r] < args.vocab) {
     count = select_top_k(row, args.top_k[r]);
-    if (top_p < 1.0) count = top_p_of_kept(row, count, top_p);
-  } else if (top_p < 1.0) {
+    if (cut) count = top_p_of_kept(row, count, top_p);
+  } else if (cut) {
     count = top_p_of_all(row, top_p);
   } else {
-    // u lies in [2^-24, 1 - 2^-24], so Gumbel noise in [-2.9, 16.7]: what is 20 below the largest x cannot win. The second
-    // term covers the rounding of scores where x is huge.
-    const float margin = 20.0f + std::fabs(row.most) * 0x1p-21f;
-    count = take(row, 0, std::max(std::numeric_limits<float>::lowest(), row.most - margin),
-                 std::numeric_limits<float>::quiet_NaN());
+    return pick_of_all(row, args.seed[r], args.position[r]).id;
   }
-  return pick(row, count, args.seed[r], args.position[r]);
+  return pick(row, count, args.seed[r], args.position[r], {-kInfinity, -1}).id;
 }
 
 }  // namespace

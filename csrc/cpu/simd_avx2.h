@@ -17,7 +17,9 @@ struct mask16 {
 };
 
 ACCEL_INLINE __m256i lane_numbers() { return _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7); }
-ACCEL_INLINE __m256i lanes_below(int64_t n) { return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane_numbers()); }
+ACCEL_INLINE __m256i lanes_below(int64_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(static_cast<int>(n)), lane_numbers());
+}
 
 ACCEL_INLINE f32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
 ACCEL_INLINE f32x16 load_part(const float* p, int64_t n) {

@@ -155,7 +155,8 @@ struct ThreadPool::Impl {
 
   bool is_fork() const { return fork_count.load(std::memory_order_relaxed) != born; }
 
-  void claim_chunks() {
+  // noexcept: a body that threw would leave workers inside a job whose context is gone.
+  void claim_chunks() noexcept {
     for (;;) {
       const int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
       if (begin >= count) return;
