@@ -6,6 +6,7 @@ that is running. So any number of threads and open streams may use an engine, an
 
 from __future__ import annotations
 
+import operator
 import secrets
 import threading
 import time
@@ -34,7 +35,7 @@ from accel.sampling_params import SamplingParams
 from accel.scheduler.sequence import Sequence
 from accel.scheduler.simple import SimpleScheduler, build_plan
 
-__all__ = ["Engine", "RequestMetrics", "RequestOutput", "TokenOutput"]
+__all__ = ["Engine", "RequestMetrics", "RequestOutput", "TokenOutput", "check_prompt"]
 
 Prompt = str | SequenceOf[int]
 
@@ -191,25 +192,8 @@ class Engine:
         if isinstance(prompt, str):
             ids = require_tokenizer(self.tokenizer, "a text prompt").encode(prompt)
         else:
-            ids = [int(token) for token in prompt]
-        if not ids:
-            raise InvalidRequest("the prompt is empty; it must have at least 1 token")
-        if len(ids) >= self.max_model_len:
-            raise InvalidRequest(
-                f"the prompt has {len(ids)} tokens; the limit is {self.max_model_len - 1}, one less than the model's"
-                " longest sequence",
-                hint="shorten the prompt",
-                tokens=len(ids),
-                limit=self.max_model_len - 1,
-            )
-        for position, token in enumerate(ids):
-            if not 0 <= token < self.config.vocab_size:
-                raise InvalidRequest(
-                    f"token id {token} at position {position} is outside the vocabulary; ids are 0 to"
-                    f" {self.config.vocab_size - 1}",
-                    token=token,
-                    limit=self.config.vocab_size,
-                )
+            ids = _whole_numbers(prompt)
+        check_prompt(ids, self.max_model_len, self.config.vocab_size)
         return ids
 
     def generate(
@@ -369,6 +353,35 @@ class Engine:
     def _fail(self, request: _Request, error: AccelError) -> None:
         request.error = error
         self._scheduler.remove(request.sequence)
+
+
+def _whole_numbers(tokens: SequenceOf[Any]) -> list[int]:
+    """Token ids as ints; what is no whole number is refused rather than rounded."""
+    try:
+        return [operator.index(token) for token in tokens]
+    except TypeError as error:
+        raise InvalidRequest(f"a prompt of token ids must hold whole numbers only: {error}") from None
+
+
+def check_prompt(ids: SequenceOf[int], max_model_len: int, vocab_size: int) -> None:
+    """Raise InvalidRequest for a prompt that no engine with these limits can serve. Needs no loaded model."""
+    if not ids:
+        raise InvalidRequest("the prompt is empty; it must have at least 1 token")
+    if len(ids) >= max_model_len:
+        raise InvalidRequest(
+            f"the prompt has {len(ids)} tokens; the limit is {max_model_len - 1}, one less than the model's longest"
+            " sequence",
+            hint="shorten the prompt",
+            tokens=len(ids),
+            limit=max_model_len - 1,
+        )
+    for position, token in enumerate(ids):
+        if not 0 <= token < vocab_size:
+            raise InvalidRequest(
+                f"token id {token} at position {position} is outside the vocabulary; ids are 0 to {vocab_size - 1}",
+                token=token,
+                limit=vocab_size,
+            )
 
 
 def _model_length(most: int, wanted: int | None) -> int:

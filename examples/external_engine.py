@@ -18,8 +18,9 @@ from accel.cache.pages import KVLayout, KVPool
 from accel.models.decoder import Decoder
 from accel.models.files import open_model
 from accel.models.loader import load_weights
-from accel.runner.plan import LAST_SAMPLED, FinishReason, StepPlan
+from accel.runner.plan import LAST_SAMPLED, FinishReason, PlanRow, StepPlan
 from accel.runner.runner import Runner
+from accel.sampling_params import SamplingParams
 
 BLOCK_SIZE, MAX_MODEL_LEN, MAX_REQUESTS = 16, 256, 8
 
@@ -44,32 +45,28 @@ def open_runner(device: Device, model: str) -> Runner:
 
 def plan_step(live: list[Live], free: list[int], max_tokens: int) -> StepPlan:
     """All requests at once: the whole prompt of a new one, else the token sampled last."""
-    computed = [len(one.prompt) + len(one.output) - 1 if one.output else 0 for one in live]
-    tokens = [[LAST_SAMPLED] if one.output else one.prompt for one in live]
-    for one, done, new in zip(live, computed, tokens, strict=True):
-        while len(one.blocks) * BLOCK_SIZE < done + len(new):
+    rows = []
+    for one in live:
+        computed = len(one.prompt) + len(one.output) - 1 if one.output else 0
+        tokens = [LAST_SAMPLED] if one.output else one.prompt
+        while len(one.blocks) * BLOCK_SIZE < computed + len(tokens):
             one.blocks.append(free.pop())
-    tables = np.zeros((len(live), max(len(one.blocks) for one in live)), np.int32)
-    for row, one in enumerate(live):
-        tables[row, : len(one.blocks)] = one.blocks
-    count, slots = len(live), [one.slot for one in live]
-    return StepPlan(
-        request=np.array(slots, np.int64),
-        epoch=np.zeros(count, np.int64),
-        slot=np.array(slots, np.int32),
-        query_start=np.cumsum([0, *(len(new) for new in tokens)], dtype=np.int32),
-        computed=np.array(computed, np.int32),
-        tokens=np.array([token for new in tokens for token in new], np.int32),
-        block_tables=tables,
-        sample=np.ones(count, np.bool_),
-        temperature=np.zeros(count, np.float32),
-        top_k=np.zeros(count, np.int32),
-        top_p=np.ones(count, np.float32),
-        seed=np.zeros(count, np.uint64),
-        generated=np.array([len(one.output) for one in live], np.int32),
-        max_tokens=np.full(count, max_tokens, np.int32),
-        ignore_eos=np.zeros(count, np.uint8),
-    )
+        rows.append(
+            PlanRow(
+                request=one.slot,
+                epoch=0,
+                slot=one.slot,
+                computed=computed,
+                tokens=tokens,
+                blocks=one.blocks,
+                sample=True,
+                params=SamplingParams(),
+                seed=0,
+                generated=len(one.output),
+                max_tokens=max_tokens,
+            )
+        )
+    return StepPlan.of(rows)
 
 
 def generate(runner: Runner, prompts: list[list[int]], max_tokens: int) -> list[list[int]]:

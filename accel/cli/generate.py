@@ -154,10 +154,12 @@ def shape(output: RequestOutput, load_time: float) -> dict[str, Any]:
 
 def _plan(settings: _Settings, source: PromptSource, params: SamplingParams) -> tuple[list[int], int]:
     """Token ids of the prompt, and KV blocks: as many as were asked for, else what the request can fill."""
+    from accel.engine import check_prompt
     from accel.models.files import open_model
 
     with open_model(settings.model) as files:
         ids = source.encode(files)
+        check_prompt(ids, files.config.max_position, files.config.vocab_size)
         if settings.num_blocks is not None:
             return ids, settings.num_blocks
         return ids, _blocks(files, len(ids) + params.max_tokens, settings.block_size)

@@ -19,7 +19,6 @@ import io
 import os
 import sys
 import traceback
-import warnings
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -42,8 +41,6 @@ _UsageError: Any = next(kind for kind in typer.BadParameter.__mro__ if kind.__na
 def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
     """Run `app` on `arguments` (None: those of the process) and return the exit code."""
     _tolerate_narrow_encodings()
-    # The framework remarks at import that it would like a compiler cache. No command compiles anything.
-    warnings.filterwarnings("ignore", message="No ccache found")
     try:
         return _finish(_invoke(app, sys.argv[1:] if arguments is None else list(arguments)))
     except KeyboardInterrupt:

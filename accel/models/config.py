@@ -155,6 +155,13 @@ def _refuse_hf(fields: Fields) -> None:
     for name in ("num_experts", "num_local_experts", "moe_num_experts", "n_routed_experts"):
         if fields.integer(name, low=0, default=0) > 0:
             raise mixture_of_experts(fields.origin, f"{name} {fields.values[name]}")
+    quantization = fields.mapping("quantization_config", default=None)
+    if quantization:
+        method = quantization.get("quant_method", "unknown")
+        raise Unsupported(
+            f"{fields.origin}: weights quantised by {method!r} are not supported",
+            hint="use the model without quantisation, or a GGUF file of it",
+        )
     activation = fields.text("hidden_act", default="silu")
     if activation != "silu":
         raise Unsupported(f"{fields.origin}: hidden_act {activation!r} is not supported", hint="supported: silu")

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import gc
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 __all__ = ["empty", "empty_cache", "place"]
 
 
+def _paddle() -> Any:
+    """The framework, imported when it is first needed: it takes seconds."""
+    with warnings.catch_warnings():
+        # A hint for those who compile extensions with Paddle; nobody who runs a model can do anything about it.
+        warnings.filterwarnings("ignore", message="No ccache found")
+        import paddle
+    return paddle
+
+
 def place() -> Any:
     """Paddle's CPU place."""
-    import paddle
-
-    return paddle.CPUPlace()
+    return _paddle().CPUPlace()
 
 
 def empty(shape: Sequence[int], dtype: str) -> Any:
     """An uninitialised tensor in host memory, whatever Paddle's default device is. Raises MemoryError."""
-    import paddle
-
+    paddle = _paddle()
     # The default place of a GPU or XPU build is not the host, so it is named.
     return paddle.empty(list(shape), dtype=getattr(paddle, dtype), device="cpu")
 

@@ -116,5 +116,5 @@ def test_a_variable_that_is_no_number_is_refused_by_name(monkeypatch: pytest.Mon
 
 
 def test_there_is_one_cpu() -> None:
-    with pytest.raises(InvalidArgument, match="cpu:1|index 1"):
+    with pytest.raises(InvalidArgument, match=r"cpu:1|index 1"):
         accel.open("cpu:1")

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-from accel.cli import main
-
-# The builders of small model files live beside the model tests.
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "models"))
-
 from model_builders import CONFIG, make_weights, write_folder, write_gguf
 from tokenizer_builders import byte_level_metadata
+
+from accel.cli import main
 
 CHAT_TEMPLATE = "{% for m in messages %}<s>{{ m.role }}:{{ m.content }}</s>{% endfor %}A:"
 

@@ -99,6 +99,8 @@ def test_more_requests_than_fit_wait_for_their_turn(engine_of: Callable[..., Eng
         ([5, -1], "token id -1 at position 1"),
         ([5] * 512, "512 tokens; the limit is 511"),
         ("text", "pass token ids"),
+        ([5, 6.5], "whole numbers"),  # type: ignore[list-item]
+        ([None], "whole numbers"),  # type: ignore[list-item]
     ],
 )
 def test_a_prompt_that_cannot_be_served_is_refused_with_value_and_limit(

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tests" / "models"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples"))
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "examples" / "thirdparty_backend"))
-
 from model_builders import write_folder
 
 
