@@ -99,7 +99,10 @@ void pack_rows(Packed& p, const std::string& encoding_text, py::handle rows_obje
     args.fail("rows " + std::to_string(first) + " to " + std::to_string(first + count) + " leave the weight of " + std::to_string(w.n));
   }
   py::gil_scoped_release released;
-  cpu::pack_rows(w.format, w.n, w.k, const_cast<void*>(w.data), encoding.code, rows.data, count, targets, first);
+  if (!cpu::pack_rows(w.format, w.n, w.k, const_cast<void*>(w.data), encoding.code, rows.data, count, targets, first)) {
+    args.fail("a scale of " + encoding_text + " is too large to be held as " + format_name(w.format) +
+              "; hold the weights as float32 (dtype)");
+  }
 }
 
 }  // namespace

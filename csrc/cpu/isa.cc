@@ -31,9 +31,25 @@ Isa detect() {
   return (b & kAvx512) == kAvx512 && (state & kZmm) == kZmm ? Isa::kAvx512 : Isa::kAvx2;
 }
 
+// Null where this build lacks the set.
+const KernelTable* built(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return kAvx512Kernels;
+    case Isa::kAvx2:
+      return kAvx2Kernels;
+    case Isa::kGeneric:
+      break;
+  }
+  return kGenericKernels;
+}
+
 #else
 
 Isa detect() { return Isa::kGeneric; }
+
+// Other processors need not even compile the units of x86 sets.
+const KernelTable* built(Isa isa) { return isa == Isa::kGeneric ? kGenericKernels : nullptr; }
 
 #endif
 
@@ -42,8 +58,8 @@ Isa detect() { return Isa::kGeneric; }
 Isa detect_isa() {
   static const Isa isa = [] {
     Isa best = detect();
-    if (best == Isa::kAvx512 && kAvx512Kernels == nullptr) best = Isa::kAvx2;
-    if (best == Isa::kAvx2 && kAvx2Kernels == nullptr) best = Isa::kGeneric;
+    if (best == Isa::kAvx512 && built(best) == nullptr) best = Isa::kAvx2;
+    if (best == Isa::kAvx2 && built(best) == nullptr) best = Isa::kGeneric;
     return best;
   }();
   return isa;
@@ -64,15 +80,7 @@ const char* isa_name(Isa isa) {
 const KernelTable* kernels(Isa isa) {
   static const Isa machine = detect();
   if (static_cast<int>(isa) > static_cast<int>(machine)) return nullptr;
-  switch (isa) {
-    case Isa::kAvx512:
-      return kAvx512Kernels;
-    case Isa::kAvx2:
-      return kAvx2Kernels;
-    case Isa::kGeneric:
-      break;
-  }
-  return kGenericKernels;
+  return built(isa);
 }
 
 }  // namespace accel::cpu

@@ -11,7 +11,8 @@ namespace accel::cpu {
 
 class ThreadPool {
  public:
-  // threads = 0: one for each CPU this process may run on (the affinity mask, not the machine).
+  // threads = 0: one for each CPU this process may run on (the affinity mask, and no more than a container's CPU quota).
+  // In a child of fork the workers are gone: a pool made before runs everything inline; make a new one to use threads.
   explicit ThreadPool(int threads = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
