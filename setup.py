@@ -24,6 +24,15 @@ MAPPED = {"backends": "accel.backends", "storage": "accel.storage"}
 TARGETS = os.environ.get("ACCEL_TARGETS", "cpu")
 
 
+def generator() -> list[str]:
+    """Ninja where its wheel is installed (an isolated build brings it): faster than make, and without needing it."""
+    try:
+        import ninja
+    except ImportError:
+        return []
+    return ["-G", "Ninja", f"-DCMAKE_MAKE_PROGRAM={Path(ninja.BIN_DIR) / 'ninja'}"]
+
+
 class NativeModule(Extension):
     """A module that CMake builds; `target` is its CMake target."""
 
@@ -37,7 +46,13 @@ class CMakeBuild(build_ext):
 
     def run(self) -> None:
         # Not build_temp, which is a new folder for each editable install: here a second build compiles what changed.
-        self.build_root = ROOT / "build" / f"cmake-{sys.implementation.cache_tag}"
+        # A folder cannot change its generator or its compiler, so those are part of its name.
+        traits = [
+            sys.implementation.cache_tag,
+            *(["ninja"] if generator() else []),
+            Path(os.environ.get("CXX", "")).name,
+        ]
+        self.build_root = ROOT / "build" / "-".join(["cmake", *filter(None, traits)])
         self.output = self.build_root / "out"
         self._configure()
         super().run()
@@ -48,6 +63,7 @@ class CMakeBuild(build_ext):
             f"-DPython_EXECUTABLE={sys.executable}",
             f"-DACCEL_TARGETS={TARGETS}",
             f"-DACCEL_OUTPUT={self.output}",
+            *generator(),
             *shlex.split(os.environ.get("CMAKE_ARGS", "")),
         ]
         self.build_root.mkdir(parents=True, exist_ok=True)
@@ -58,7 +74,7 @@ class CMakeBuild(build_ext):
             super().build_extension(ext)
             return
         command = ["cmake", "--build", str(self.build_root), "--target", ext.target, "--parallel"]
-        subprocess.run([*command, str(os.cpu_count() or 1)], check=True)
+        subprocess.run([*command, str(len(os.sched_getaffinity(0)))], check=True)
         destination = Path(self.get_ext_fullpath(ext.name)).resolve()
         destination.parent.mkdir(parents=True, exist_ok=True)
         relative = Path(*ext.name.split(".")[:-1])

@@ -9,7 +9,8 @@ namespace accel::py_bindings {
 namespace {
 
 // Declares K and V of the blocks in `index`, one access each: the two may lie apart (layer_first).
-void add_pages(Accesses& accesses, const cpu::KvLayer& kv, int64_t size, const std::vector<int32_t>& index, AccelAccessMode mode) {
+void add_pages(Accesses& accesses, const cpu::KvLayer& kv, int64_t size, const std::vector<int32_t>& index,
+               AccelAccessMode mode) {
   if (!accesses.wanted()) return;
   const int64_t run = (kv.kv_heads - 1) * kv.head_stride + kv.block_size * kv.dim;
   for (int which = 0; which < 2; ++which) {
@@ -18,7 +19,8 @@ void add_pages(Accesses& accesses, const cpu::KvLayer& kv, int64_t size, const s
   }
 }
 
-void write_kv(CpuOps& ops, StreamHandle& stream, py::handle kv_object, py::handle k_object, py::handle v_object, py::handle slots_object) {
+void write_kv(CpuOps& ops, StreamHandle& stream, py::handle kv_object, py::handle k_object, py::handle v_object,
+              py::handle slots_object) {
   const OpArgs args("write_kv");
   const Tensor kv_tensor = args.out(kv_object, "kv", {kFloat32, kBFloat16, kFloat16}, 5, 5);
   const Tensor k = args.in(k_object, "k", {kFloat32}, 3, 3), v = args.in(v_object, "v", {kFloat32}, 3, 3);
@@ -78,37 +80,40 @@ void check_requests(const OpArgs& args, const cpu::AttentionArgs& a, int64_t tok
     const std::string who = "request " + std::to_string(r);
     if (queries < 0) args.fail("query_start falls at " + who);
     if (a.kv_lens[r] < queries) {
-      args.fail("kv_lens[" + std::to_string(r) + "] is " + std::to_string(a.kv_lens[r]) + "; it counts the " + std::to_string(queries) +
-                " tokens of this step too");
+      args.fail("kv_lens[" + std::to_string(r) + "] is " + std::to_string(a.kv_lens[r]) + "; it counts the " +
+                std::to_string(queries) + " tokens of this step too");
     }
     const VisibleBlocks seen = visible_blocks(a, r);
     if (seen.end > a.table_stride) {
-      args.fail("kv_lens[" + std::to_string(r) + "] is " + std::to_string(a.kv_lens[r]) + ", which needs " + std::to_string(seen.end) +
-                " blocks; block_tables has " + std::to_string(a.table_stride) + " columns");
+      args.fail("kv_lens[" + std::to_string(r) + "] is " + std::to_string(a.kv_lens[r]) + ", which needs " +
+                std::to_string(seen.end) + " blocks; block_tables has " + std::to_string(a.table_stride) + " columns");
     }
     for (int64_t i = seen.first; i < seen.end; ++i) {
       const int32_t block = a.block_tables[r * a.table_stride + i];
       if (block < 0 || block >= a.kv.blocks) {
-        args.fail("block_tables[" + std::to_string(r) + ", " + std::to_string(i) + "] is " + std::to_string(block) + "; kv has " +
-                  std::to_string(a.kv.blocks) + " blocks");
+        args.fail("block_tables[" + std::to_string(r) + ", " + std::to_string(i) + "] is " + std::to_string(block) +
+                  "; kv has " + std::to_string(a.kv.blocks) + " blocks");
       }
     }
   }
 }
 
-void attention(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle q_object, py::handle kv_object, py::handle tables_object,
-               py::handle start_object, py::handle lens_object, double scale, int64_t window) {
+void attention(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle q_object, py::handle kv_object,
+               py::handle tables_object, py::handle start_object, py::handle lens_object, double scale, int64_t window) {
   const OpArgs args("attention");
   const Tensor out = args.out(out_object, "out", {kFloat32}, 3, 3), q = args.in(q_object, "q", {kFloat32}, 3, 3);
   const Tensor kv = args.in(kv_object, "kv", {kFloat32, kBFloat16, kFloat16}, 5, 5);
   const Tensor tables = args.in(tables_object, "block_tables", {kInt32}, 2, 2);
-  const Tensor start = args.in(start_object, "query_start", {kInt32}, 1, 1), lens = args.in(lens_object, "kv_lens", {kInt32}, 1, 1);
+  const Tensor start = args.in(start_object, "query_start", {kInt32}, 1, 1),
+               lens = args.in(lens_object, "kv_lens", {kInt32}, 1, 1);
   for (int i = 0; i < 3; ++i) args.dim(out, "out", i, q.shape[i], "shape of q");
-  cpu::AttentionArgs a{rows(args, out, "out"), const_rows(args, q, "q"), kv_layer(args, kv), tables.as<int32_t>(), tables.shape[1],
-                       start.as<int32_t>(),    lens.as<int32_t>(),       tables.shape[0],    static_cast<float>(scale), window};
+  cpu::AttentionArgs a{
+      rows(args, out, "out"), const_rows(args, q, "q"), kv_layer(args, kv), tables.as<int32_t>(),      tables.shape[1],
+      start.as<int32_t>(),    lens.as<int32_t>(),       tables.shape[0],    static_cast<float>(scale), window};
   args.dim(q, "q", 2, a.kv.dim, "head_dim of kv");
   if (a.kv.kv_heads == 0 || q.shape[1] % a.kv.kv_heads != 0) {
-    args.fail("q has " + std::to_string(q.shape[1]) + " heads, which " + std::to_string(a.kv.kv_heads) + " kv heads do not divide");
+    args.fail("q has " + std::to_string(q.shape[1]) + " heads, which " + std::to_string(a.kv.kv_heads) +
+              " kv heads do not divide");
   }
   args.dim(start, "query_start", 0, a.requests + 1, "requests + 1");
   args.dim(lens, "kv_lens", 0, a.requests, "requests");
@@ -122,14 +127,16 @@ void attention(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::han
     std::vector<int32_t> index;
     for (int64_t r = 0; r < a.requests; ++r) {
       const VisibleBlocks seen = visible_blocks(a, r);
-      index.insert(index.end(), a.block_tables + r * a.table_stride + seen.first, a.block_tables + r * a.table_stride + seen.end);
+      index.insert(index.end(), a.block_tables + r * a.table_stride + seen.first,
+                   a.block_tables + r * a.table_stride + seen.end);
     }
     add_pages(accesses, a.kv, kv.dtype.bytes(), index, ACCEL_READ);
     accesses.add(out, ACCEL_WRITE);
     for (const Tensor& t : {q, tables, start, lens}) accesses.add(t, ACCEL_READ);
   }
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(), [&pool = *ops.pool, kernel = ops.table->attention, a] { kernel(pool, a); });
+  launch(stream, args.op(), accesses.data(), accesses.size(),
+         [&pool = *ops.pool, kernel = ops.table->attention, a] { kernel(pool, a); });
 }
 
 }  // namespace

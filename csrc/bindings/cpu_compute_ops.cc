@@ -11,7 +11,9 @@ namespace {
 void same_shape(const OpArgs& args, const Tensor& a, const char* a_name, const Tensor& b, const char* b_name) {
   bool same = a.ndim == b.ndim;
   for (int32_t i = 0; same && i < a.ndim; ++i) same = a.shape[i] == b.shape[i];
-  if (!same) args.fail(std::string(a_name) + " has shape " + a.shape_text() + " and " + b_name + " " + b.shape_text() + "; they must agree");
+  if (!same)
+    args.fail(std::string(a_name) + " has shape " + a.shape_text() + " and " + b_name + " " + b.shape_text() +
+              "; they must agree");
 }
 
 float checked_eps(const OpArgs& args, double eps) {
@@ -26,7 +28,8 @@ Tensor norm_weight(const OpArgs& args, py::handle object, int64_t width) {
   return weight;
 }
 
-void rms_norm(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle x_object, py::handle weight_object, double eps_value) {
+void rms_norm(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle x_object, py::handle weight_object,
+              double eps_value) {
   const OpArgs args("rms_norm");
   const Tensor out = args.out(out_object, "out", {kFloat32}, 2, 3), x = args.in(x_object, "x", {kFloat32}, 2, 3);
   same_shape(args, out, "out", x, "x");
@@ -39,14 +42,16 @@ void rms_norm(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::hand
   accesses.add(x, ACCEL_READ);
   accesses.add(weight, ACCEL_READ);
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->rms_norm, o, in, w = weight.as<float>(), eps] { kernel(pool, o, in, w, eps); });
+  launch(
+      stream, args.op(), accesses.data(), accesses.size(),
+      [&pool = *ops.pool, kernel = ops.table->rms_norm, o, in, w = weight.as<float>(), eps] { kernel(pool, o, in, w, eps); });
 }
 
 void add_rms_norm(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle residual_object, py::handle x_object,
                   py::handle weight_object, double eps_value) {
   const OpArgs args("add_rms_norm");
-  const Tensor out = args.out(out_object, "out", {kFloat32}, 2, 2), residual = args.out(residual_object, "residual", {kFloat32}, 2, 2);
+  const Tensor out = args.out(out_object, "out", {kFloat32}, 2, 2),
+               residual = args.out(residual_object, "residual", {kFloat32}, 2, 2);
   const Tensor x = args.in(x_object, "x", {kFloat32}, 2, 2);
   same_shape(args, out, "out", x, "x");
   same_shape(args, residual, "residual", x, "x");
@@ -61,19 +66,24 @@ void add_rms_norm(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::
   accesses.add(weight, ACCEL_READ);
   py::gil_scoped_release released;
   launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->add_rms_norm, o, r, in, w = weight.as<float>(), eps] { kernel(pool, o, r, in, w, eps); });
+         [&pool = *ops.pool, kernel = ops.table->add_rms_norm, o, r, in, w = weight.as<float>(), eps] {
+           kernel(pool, o, r, in, w, eps);
+         });
 }
 
-void rotary(CpuOps& ops, StreamHandle& stream, py::handle x_object, py::handle positions_object, py::handle table_object, bool interleaved) {
+void rotary(CpuOps& ops, StreamHandle& stream, py::handle x_object, py::handle positions_object, py::handle table_object,
+            bool interleaved) {
   const OpArgs args("rotary");
-  const Tensor x = args.out(x_object, "x", {kFloat32}, 3, 3), positions = args.in(positions_object, "positions", {kInt32}, 1, 1);
+  const Tensor x = args.out(x_object, "x", {kFloat32}, 3, 3),
+               positions = args.in(positions_object, "positions", {kInt32}, 1, 1);
   const Tensor table = args.in(table_object, "table", {kFloat32}, 2, 2);
   args.dim(positions, "positions", 0, x.shape[0], "tokens of x");
   args.contiguous(positions, "positions");
   args.contiguous(table, "table");
   const int64_t width = table.shape[1];
   if (width % 2 != 0 || width > x.shape[2]) {
-    args.fail("table has " + std::to_string(width) + " columns; it must be even and at most head_dim " + std::to_string(x.shape[2]));
+    args.fail("table has " + std::to_string(width) + " columns; it must be even and at most head_dim " +
+              std::to_string(x.shape[2]));
   }
   args.range(positions.as<int32_t>(), x.shape[0], "positions", 0, table.shape[0], "the range of table");
   const cpu::Rows in = rows(args, x, "x");
@@ -83,9 +93,8 @@ void rotary(CpuOps& ops, StreamHandle& stream, py::handle x_object, py::handle p
   accesses.add(table, ACCEL_READ);
   py::gil_scoped_release released;
   launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->rotary, in, p = positions.as<int32_t>(), t = table.as<float>(), width, interleaved] {
-           kernel(pool, in, p, t, width, interleaved);
-         });
+         [&pool = *ops.pool, kernel = ops.table->rotary, in, p = positions.as<int32_t>(), t = table.as<float>(), width,
+          interleaved] { kernel(pool, in, p, t, width, interleaved); });
 }
 
 void silu_and_mul(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle x_object) {
@@ -114,7 +123,8 @@ Tensor weight_bytes(const Packed& p) {
   return t;
 }
 
-void linear(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle x_object, py::handle weight_object, const py::object& bias_object) {
+void linear(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle x_object, py::handle weight_object,
+            const py::object& bias_object) {
   const OpArgs args("linear");
   const Tensor out = args.out(out_object, "out", {kFloat32}, 2, 2), x = args.in(x_object, "x", {kFloat32}, 2, 2);
   const Packed& weight = packed(args, weight_object, "weight");
@@ -155,7 +165,9 @@ void embedding(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::han
   accesses.add(weight_bytes(weight), ACCEL_READ);
   py::gil_scoped_release released;
   launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->embedding, o, i = ids.as<int32_t>(), w = weight.weight] { kernel(pool, o, i, w); });
+         [&pool = *ops.pool, kernel = ops.table->embedding, o, i = ids.as<int32_t>(), w = weight.weight] {
+           kernel(pool, o, i, w);
+         });
 }
 
 void gather_rows(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle x_object, py::handle index_object) {
@@ -180,9 +192,10 @@ void gather_rows(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::h
 }  // namespace
 
 void bind_compute_ops(OpsClass& cls) {
-  cls.def("rms_norm", &rms_norm, py::arg("stream"), py::arg("out"), py::arg("x"), py::arg("weight"), py::kw_only(), py::arg("eps"));
-  cls.def("add_rms_norm", &add_rms_norm, py::arg("stream"), py::arg("out"), py::arg("residual"), py::arg("x"), py::arg("weight"),
-          py::kw_only(), py::arg("eps"));
+  cls.def("rms_norm", &rms_norm, py::arg("stream"), py::arg("out"), py::arg("x"), py::arg("weight"), py::kw_only(),
+          py::arg("eps"));
+  cls.def("add_rms_norm", &add_rms_norm, py::arg("stream"), py::arg("out"), py::arg("residual"), py::arg("x"),
+          py::arg("weight"), py::kw_only(), py::arg("eps"));
   cls.def("rotary", &rotary, py::arg("stream"), py::arg("x"), py::arg("positions"), py::arg("table"), py::kw_only(),
           py::arg("interleaved") = false);
   cls.def("silu_and_mul", &silu_and_mul, py::arg("stream"), py::arg("out"), py::arg("x"));

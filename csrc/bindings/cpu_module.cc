@@ -24,7 +24,8 @@ cpu::Isa parse_isa(const std::string& name) {
 CpuOps::CpuOps(int threads, const std::string& isa) {
   constexpr int kMostThreads = 1024;
   if (threads < 0 || threads > kMostThreads) {
-    throw Error(ErrorKind::kInvalidArgument, "threads is " + std::to_string(threads) + "; it must be 0 (automatic) to " + std::to_string(kMostThreads));
+    throw Error(ErrorKind::kInvalidArgument,
+                "threads is " + std::to_string(threads) + "; it must be 0 (automatic) to " + std::to_string(kMostThreads));
   }
   table = cpu::kernels(parse_isa(isa));
   if (!table) {
@@ -35,7 +36,8 @@ CpuOps::CpuOps(int threads, const std::string& isa) {
 }
 
 cpu::KvLayer kv_layer(const OpArgs& args, const Tensor& kv) {
-  if (kv.shape[1] != 2) args.fail("kv has shape " + kv.shape_text() + "; it must be [blocks, 2, kv_heads, block_size, head_dim]");
+  if (kv.shape[1] != 2)
+    args.fail("kv has shape " + kv.shape_text() + "; it must be [blocks, 2, kv_heads, block_size, head_dim]");
   if (kv.numel() > 0 && !(kv.contiguous(3))) args.fail("kv must be contiguous in a head's [block_size, head_dim]");
   const cpu::Elem elem = kv.dtype == kFloat32 ? cpu::Elem::kF32 : kv.dtype == kBFloat16 ? cpu::Elem::kBF16 : cpu::Elem::kF16;
   return {kv.data, elem, kv.shape[0], kv.shape[2], kv.shape[3], kv.shape[4], kv.strides[0], kv.strides[1], kv.strides[2]};
@@ -54,7 +56,8 @@ cpu::ConstRows const_rows(const OpArgs& args, const Tensor& t, const char* name)
 
 const Packed& packed(const OpArgs& args, py::handle object, const char* name) {
   if (!py::isinstance<Packed>(object)) {
-    args.fail(std::string(name) + " is a " + Py_TYPE(object.ptr())->tp_name + "; a PackedWeight is needed (Device.pack_weight)");
+    args.fail(std::string(name) + " is a " + Py_TYPE(object.ptr())->tp_name +
+              "; a PackedWeight is needed (Device.pack_weight)");
   }
   return object.cast<const Packed&>();
 }
@@ -76,13 +79,17 @@ PYBIND11_MODULE(_native, module) {
   bind_step_ops(ops);
   bind_page_ops(ops);
   bind_packing(module);
-  module.def("available_isas", [] {
-    std::vector<std::string> names;
-    for (const auto isa : {accel::cpu::Isa::kGeneric, accel::cpu::Isa::kAvx2, accel::cpu::Isa::kAvx512}) {
-      if (accel::cpu::kernels(isa)) names.emplace_back(accel::cpu::isa_name(isa));
-    }
-    return names;
-  }, "Instruction sets that this build has and this machine can run.");
-  module.def("build_tag", [] { return std::string(accel::build_tag()); }, "Compiler, machine and version this module was built with.");
+  module.def(
+      "available_isas",
+      [] {
+        std::vector<std::string> names;
+        for (const auto isa : {accel::cpu::Isa::kGeneric, accel::cpu::Isa::kAvx2, accel::cpu::Isa::kAvx512}) {
+          if (accel::cpu::kernels(isa)) names.emplace_back(accel::cpu::isa_name(isa));
+        }
+        return names;
+      },
+      "Instruction sets that this build has and this machine can run.");
+  module.def(
+      "build_tag", [] { return std::string(accel::build_tag()); }, "Compiler, machine and version this module was built with.");
   module.def("affinity_threads", &accel::cpu::affinity_threads, "CPUs this process may run on.");
 }

@@ -30,12 +30,13 @@ struct Encoding {
 
 const Encoding& parse_encoding(const std::string& name) {
   using F = cpu::WeightFormat;
-  static const std::map<std::string, Encoding> encodings = {{"float32", {cpu::RowEncoding::kF32, {F::kF32, F::kBF16, F::kF16}}},
-                                                            {"bfloat16", {cpu::RowEncoding::kBF16, {F::kF32, F::kBF16, F::kF16}}},
-                                                            {"float16", {cpu::RowEncoding::kF16, {F::kF32, F::kBF16, F::kF16}}},
-                                                            {"Q4_0", {cpu::RowEncoding::kQ4_0, {F::kQ4}}},
-                                                            {"Q4_1", {cpu::RowEncoding::kQ4_1, {F::kQ4}}},
-                                                            {"Q8_0", {cpu::RowEncoding::kQ8_0, {F::kQ8}}}};
+  static const std::map<std::string, Encoding> encodings = {
+      {"float32", {cpu::RowEncoding::kF32, {F::kF32, F::kBF16, F::kF16}}},
+      {"bfloat16", {cpu::RowEncoding::kBF16, {F::kF32, F::kBF16, F::kF16}}},
+      {"float16", {cpu::RowEncoding::kF16, {F::kF32, F::kBF16, F::kF16}}},
+      {"Q4_0", {cpu::RowEncoding::kQ4_0, {F::kQ4}}},
+      {"Q4_1", {cpu::RowEncoding::kQ4_1, {F::kQ4}}},
+      {"Q8_0", {cpu::RowEncoding::kQ8_0, {F::kQ8}}}};
   if (const auto it = encodings.find(name); it != encodings.end()) return it->second;
   OpArgs(kOp).fail("rows of encoding '" + name + "' cannot be packed; dequantise them to float32 first");
 }
@@ -62,7 +63,8 @@ size_t packed_bytes(const std::string& format_text, int64_t n, int64_t k) {
   if (n < 1 || k < 1) args.fail("a weight of " + std::to_string(n) + " x " + std::to_string(k) + "; both must be 1 or more");
   const bool quantised = format == cpu::WeightFormat::kQ8 || format == cpu::WeightFormat::kQ4;
   if (quantised && k % cpu::kQuantBlock != 0) {
-    args.fail("input features " + std::to_string(k) + " are no multiple of " + std::to_string(cpu::kQuantBlock) + ", which " + format_text + " needs");
+    args.fail("input features " + std::to_string(k) + " are no multiple of " + std::to_string(cpu::kQuantBlock) + ", which " +
+              format_text + " needs");
   }
   return cpu::packed_bytes(format, n, k);
 }
@@ -77,12 +79,14 @@ std::unique_ptr<Packed> wrap(const py::object& storage, const std::string& forma
 }
 
 // Rows [count, row_bytes] of uint8 as output features targets[i], or first + i.
-void pack_rows(Packed& p, const std::string& encoding_text, py::handle rows_object, const std::optional<py::object>& targets_object, int64_t first) {
+void pack_rows(Packed& p, const std::string& encoding_text, py::handle rows_object,
+               const std::optional<py::object>& targets_object, int64_t first) {
   const OpArgs args(kOp);
   const Encoding& encoding = parse_encoding(encoding_text);
   const cpu::PackedWeight& w = p.weight;
   if (std::find(encoding.targets.begin(), encoding.targets.end(), w.format) == encoding.targets.end()) {
-    args.fail("rows of " + encoding_text + " cannot be packed to " + format_name(w.format) + "; dequantise them to float32 first");
+    args.fail("rows of " + encoding_text + " cannot be packed to " + format_name(w.format) +
+              "; dequantise them to float32 first");
   }
   const Tensor rows = args.in(rows_object, "rows", {kUInt8}, 2, 2);
   args.contiguous(rows, "rows");
@@ -96,7 +100,8 @@ void pack_rows(Packed& p, const std::string& encoding_text, py::handle rows_obje
     args.range(t.as<int64_t>(), count, "targets", 0, w.n, "the weight");
     targets = t.as<int64_t>();
   } else if (first < 0 || first + count > w.n) {
-    args.fail("rows " + std::to_string(first) + " to " + std::to_string(first + count) + " leave the weight of " + std::to_string(w.n));
+    args.fail("rows " + std::to_string(first) + " to " + std::to_string(first + count) + " leave the weight of " +
+              std::to_string(w.n));
   }
   py::gil_scoped_release released;
   if (!cpu::pack_rows(w.format, w.n, w.k, const_cast<void*>(w.data), encoding.code, rows.data, count, targets, first)) {
@@ -114,7 +119,8 @@ void bind_packing(py::module_& module) {
       .def_property_readonly("nbytes", [](const Packed& p) { return p.bytes; })
       .def("pack_rows", &pack_rows, py::arg("encoding"), py::arg("rows"), py::arg("targets") = py::none(), py::arg("first") = 0,
            "Place rows (uint8 [count, row_bytes] of `encoding`) as output features `targets[i]` (int64), or first + i.");
-  module.def("packed_bytes", &packed_bytes, py::arg("format"), py::arg("n"), py::arg("k"), "Bytes of a packed weight [n, k], padding included.");
+  module.def("packed_bytes", &packed_bytes, py::arg("format"), py::arg("n"), py::arg("k"),
+             "Bytes of a packed weight [n, k], padding included.");
   module.def("wrap_packed", &wrap, py::arg("storage"), py::arg("format"), py::arg("n"), py::arg("k"),
              "A PackedWeight over `storage` (uint8, packed_bytes long), which must have been zeroed.");
 }

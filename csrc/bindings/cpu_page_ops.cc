@@ -14,7 +14,8 @@ using Ids = std::vector<int32_t>;
 
 // The pool as runs of bytes. Its view is [blocks, layers, 2, kv_heads, block_size, head_dim] in either memory order.
 cpu::PagePool page_pool(const OpArgs& args, const Tensor& t) {
-  if (t.shape[2] != 2) args.fail("pool has shape " + t.shape_text() + "; it must be [blocks, layers, 2, kv_heads, block_size, head_dim]");
+  if (t.shape[2] != 2)
+    args.fail("pool has shape " + t.shape_text() + "; it must be [blocks, layers, 2, kv_heads, block_size, head_dim]");
   if (!t.contiguous(3)) args.fail("pool must be contiguous in [kv_heads, block_size, head_dim]");
   const int64_t size = t.dtype.bytes(), run = t.shape[3] * t.shape[4] * t.shape[5] * size;
   cpu::PagePool pool{t.data, t.shape[0], t.shape[1] * 2, run, t.strides[0] * size, t.strides[2] * size};
@@ -43,7 +44,8 @@ Ids block_ids(const OpArgs& args, py::handle object, const char* name, int64_t b
 void refuse_duplicates(const OpArgs& args, const Ids& ids, const char* name) {
   std::unordered_set<int32_t> seen;
   for (const int32_t id : ids) {
-    if (!seen.insert(id).second) args.fail(std::string(name) + " names block " + std::to_string(id) + " twice; each may be written once");
+    if (!seen.insert(id).second)
+      args.fail(std::string(name) + " names block " + std::to_string(id) + " twice; each may be written once");
   }
 }
 
@@ -102,7 +104,8 @@ void pages_copy(CpuOps& ops, StreamHandle& stream, py::handle pool_object, py::h
   const OpArgs args("pages_copy");
   const cpu::PagePool pool = page_pool(args, pool_tensor(args, pool_object, true));
   Ids from = block_ids(args, src, "src", pool.blocks), to = block_ids(args, dst, "dst", pool.blocks);
-  if (from.size() != to.size()) args.fail("src names " + std::to_string(from.size()) + " blocks and dst " + std::to_string(to.size()));
+  if (from.size() != to.size())
+    args.fail("src names " + std::to_string(from.size()) + " blocks and dst " + std::to_string(to.size()));
   refuse_duplicates(args, to, "dst");
   const std::unordered_set<int32_t> sources(from.begin(), from.end());
   for (const int32_t id : to) {
@@ -113,9 +116,8 @@ void pages_copy(CpuOps& ops, StreamHandle& stream, py::handle pool_object, py::h
   add_pages(accesses, pool, to, ACCEL_WRITE);
   py::gil_scoped_release released;
   launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&threads = *ops.pool, kernel = ops.table->pages_copy, pool, kept_from = keep(std::move(from)), kept_to = keep(std::move(to))] {
-           kernel(threads, pool, kept_from->data(), kept_to->data(), size_of(*kept_to));
-         });
+         [&threads = *ops.pool, kernel = ops.table->pages_copy, pool, kept_from = keep(std::move(from)),
+          kept_to = keep(std::move(to))] { kernel(threads, pool, kept_from->data(), kept_to->data(), size_of(*kept_to)); });
 }
 
 void pages_zero(CpuOps& ops, StreamHandle& stream, py::handle pool_object, py::handle blocks) {

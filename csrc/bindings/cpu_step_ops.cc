@@ -54,24 +54,27 @@ void check_sampling(const OpArgs& args, const cpu::SampleArgs& a) {
   }
 }
 
-void sample(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle logits_object, py::handle temperature, py::handle top_k,
-            py::handle top_p, py::handle seed, py::handle position) {
+void sample(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle logits_object, py::handle temperature,
+            py::handle top_k, py::handle top_p, py::handle seed, py::handle position) {
   const OpArgs args("sample");
   const Tensor logits = logits_in(args, logits_object);
   const int64_t rows = logits.shape[0];
   const char* what = "rows of logits";
   const Tensor out = vector_out(args, out_object, "out", kInt32, rows, what);
-  const Tensor t = vector_in(args, temperature, "temperature", kFloat32, rows, what), k = vector_in(args, top_k, "top_k", kInt32, rows, what),
-               p = vector_in(args, top_p, "top_p", kFloat32, rows, what), s = vector_in(args, seed, "seed", kUInt64, rows, what),
+  const Tensor t = vector_in(args, temperature, "temperature", kFloat32, rows, what),
+               k = vector_in(args, top_k, "top_k", kInt32, rows, what),
+               p = vector_in(args, top_p, "top_p", kFloat32, rows, what),
+               s = vector_in(args, seed, "seed", kUInt64, rows, what),
                at = vector_in(args, position, "position", kInt64, rows, what);
-  const cpu::SampleArgs a{out.as<int32_t>(), logits.as<float>(), rows, logits.shape[1], logits.strides[0], t.as<float>(),
-                          k.as<int32_t>(),   p.as<float>(),      s.as<uint64_t>(), at.as<int64_t>()};
+  const cpu::SampleArgs a{out.as<int32_t>(), logits.as<float>(), rows,          logits.shape[1],  logits.strides[0],
+                          t.as<float>(),     k.as<int32_t>(),    p.as<float>(), s.as<uint64_t>(), at.as<int64_t>()};
   check_sampling(args, a);
   Accesses accesses(stream.device->runtime);
   accesses.add(out, ACCEL_WRITE);
   for (const Tensor& input : {logits, t, k, p, s, at}) accesses.add(input, ACCEL_READ);
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(), [&pool = *ops.pool, kernel = ops.table->sample, a] { kernel(pool, a); });
+  launch(stream, args.op(), accesses.data(), accesses.size(),
+         [&pool = *ops.pool, kernel = ops.table->sample, a] { kernel(pool, a); });
 }
 
 void check_plan(const OpArgs& args, const cpu::PackStepArgs& a, int64_t slot_count) {
@@ -97,9 +100,9 @@ void check_plan(const OpArgs& args, const cpu::PackStepArgs& a, int64_t slot_cou
   }
 }
 
-void pack_step(CpuOps&, StreamHandle& stream, py::handle input_ids, py::handle positions, py::handle slot_mapping, py::handle kv_lens,
-               py::handle last_rows, py::handle tokens, py::handle slots, py::handle query_start, py::handle computed, py::handle block_tables,
-               py::handle last_token, int64_t block_size) {
+void pack_step(CpuOps&, StreamHandle& stream, py::handle input_ids, py::handle positions, py::handle slot_mapping,
+               py::handle kv_lens, py::handle last_rows, py::handle tokens, py::handle slots, py::handle query_start,
+               py::handle computed, py::handle block_tables, py::handle last_token, int64_t block_size) {
   const OpArgs args("pack_step");
   if (block_size < 1) args.fail("block_size is " + std::to_string(block_size) + "; it must be 1 or more");
   const Tensor token = args.in(tokens, "tokens", {kInt32}, 1, 1), slot = args.in(slots, "slots", {kInt32}, 1, 1);
@@ -108,7 +111,8 @@ void pack_step(CpuOps&, StreamHandle& stream, py::handle input_ids, py::handle p
   args.contiguous(slot, "slots");
   const Tensor start = vector_in(args, query_start, "query_start", kInt32, requests + 1, "requests + 1"),
                done = vector_in(args, computed, "computed", kInt32, requests, "requests");
-  const Tensor tables = args.in(block_tables, "block_tables", {kInt32}, 2, 2), last = args.in(last_token, "last_token", {kInt32}, 1, 1);
+  const Tensor tables = args.in(block_tables, "block_tables", {kInt32}, 2, 2),
+               last = args.in(last_token, "last_token", {kInt32}, 1, 1);
   args.dim(tables, "block_tables", 0, requests, "requests");
   args.contiguous(tables, "block_tables");
   args.contiguous(last, "last_token");
@@ -117,13 +121,20 @@ void pack_step(CpuOps&, StreamHandle& stream, py::handle input_ids, py::handle p
                mapping = vector_out(args, slot_mapping, "slot_mapping", kInt64, count, "tokens"),
                lens = vector_out(args, kv_lens, "kv_lens", kInt32, requests, "requests"),
                rows = vector_out(args, last_rows, "last_rows", kInt32, requests, "requests");
-  const cpu::PackStepArgs a{requests,           count,
-                            block_size,         tables.shape[1],
-                            token.as<int32_t>(), slot.as<int32_t>(),
-                            start.as<int32_t>(), done.as<int32_t>(),
-                            tables.as<int32_t>(), last.as<int32_t>(),
-                            ids.as<int32_t>(),  at.as<int32_t>(),
-                            mapping.as<int64_t>(), lens.as<int32_t>(),
+  const cpu::PackStepArgs a{requests,
+                            count,
+                            block_size,
+                            tables.shape[1],
+                            token.as<int32_t>(),
+                            slot.as<int32_t>(),
+                            start.as<int32_t>(),
+                            done.as<int32_t>(),
+                            tables.as<int32_t>(),
+                            last.as<int32_t>(),
+                            ids.as<int32_t>(),
+                            at.as<int32_t>(),
+                            mapping.as<int64_t>(),
+                            lens.as<int32_t>(),
                             rows.as<int32_t>()};
   check_plan(args, a, last.shape[0]);
   Accesses accesses(stream.device->runtime);
@@ -132,8 +143,8 @@ void pack_step(CpuOps&, StreamHandle& stream, py::handle input_ids, py::handle p
   launch(stream, args.op(), accesses.data(), accesses.size(), [a] { cpu::pack_step(a); });
 }
 
-void stop_check(CpuOps&, StreamHandle& stream, py::handle reason, py::handle sampled, py::handle generated, py::handle max_tokens,
-                py::handle ignore_eos, py::handle eos) {
+void stop_check(CpuOps&, StreamHandle& stream, py::handle reason, py::handle sampled, py::handle generated,
+                py::handle max_tokens, py::handle ignore_eos, py::handle eos) {
   const OpArgs args("stop_check");
   const Tensor token = args.in(sampled, "sampled", {kInt32}, 1, 1);
   args.contiguous(token, "sampled");
@@ -145,8 +156,14 @@ void stop_check(CpuOps&, StreamHandle& stream, py::handle reason, py::handle sam
                ignore = vector_in(args, ignore_eos, "ignore_eos", kUInt8, count, what);
   const Tensor ends = args.in(eos, "eos", {kInt32}, 1, 1);
   args.contiguous(ends, "eos");
-  const cpu::StopArgs a{out.as<int32_t>(),  token.as<int32_t>(), made.as<int32_t>(), most.as<int32_t>(),
-                        ignore.as<uint8_t>(), ends.as<int32_t>(),  count,              ends.shape[0]};
+  const cpu::StopArgs a{out.as<int32_t>(),
+                        token.as<int32_t>(),
+                        made.as<int32_t>(),
+                        most.as<int32_t>(),
+                        ignore.as<uint8_t>(),
+                        ends.as<int32_t>(),
+                        count,
+                        ends.shape[0]};
   Accesses accesses(stream.device->runtime);
   accesses.add(out, ACCEL_WRITE);
   for (const Tensor& t : {token, made, most, ignore, ends}) accesses.add(t, ACCEL_READ);
@@ -165,22 +182,22 @@ void update_slots(CpuOps&, StreamHandle& stream, py::handle last_token, py::hand
   accesses.add(last, ACCEL_READ_WRITE);
   accesses.add(slot, ACCEL_READ);
   accesses.add(token, ACCEL_READ);
-  launch(stream, args.op(), accesses.data(), accesses.size(), [l = last.as<int32_t>(), s = slot.as<int32_t>(), t = token.as<int32_t>(), count] {
-    cpu::update_slots(l, s, t, count);
-  });
+  launch(
+      stream, args.op(), accesses.data(), accesses.size(),
+      [l = last.as<int32_t>(), s = slot.as<int32_t>(), t = token.as<int32_t>(), count] { cpu::update_slots(l, s, t, count); });
 }
 
 }  // namespace
 
 void bind_step_ops(OpsClass& cls) {
   cls.def("argmax", &argmax, py::arg("stream"), py::arg("out"), py::arg("logits"));
-  cls.def("sample", &sample, py::arg("stream"), py::arg("out"), py::arg("logits"), py::arg("temperature"), py::arg("top_k"), py::arg("top_p"),
-          py::arg("seed"), py::arg("position"));
-  cls.def("pack_step", &pack_step, py::arg("stream"), py::arg("input_ids"), py::arg("positions"), py::arg("slot_mapping"), py::arg("kv_lens"),
-          py::arg("last_rows"), py::arg("tokens"), py::arg("slots"), py::arg("query_start"), py::arg("computed"), py::arg("block_tables"),
-          py::arg("last_token"), py::kw_only(), py::arg("block_size"));
-  cls.def("stop_check", &stop_check, py::arg("stream"), py::arg("reason"), py::arg("sampled"), py::arg("generated"), py::arg("max_tokens"),
-          py::arg("ignore_eos"), py::arg("eos"));
+  cls.def("sample", &sample, py::arg("stream"), py::arg("out"), py::arg("logits"), py::arg("temperature"), py::arg("top_k"),
+          py::arg("top_p"), py::arg("seed"), py::arg("position"));
+  cls.def("pack_step", &pack_step, py::arg("stream"), py::arg("input_ids"), py::arg("positions"), py::arg("slot_mapping"),
+          py::arg("kv_lens"), py::arg("last_rows"), py::arg("tokens"), py::arg("slots"), py::arg("query_start"),
+          py::arg("computed"), py::arg("block_tables"), py::arg("last_token"), py::kw_only(), py::arg("block_size"));
+  cls.def("stop_check", &stop_check, py::arg("stream"), py::arg("reason"), py::arg("sampled"), py::arg("generated"),
+          py::arg("max_tokens"), py::arg("ignore_eos"), py::arg("eos"));
   cls.def("update_slots", &update_slots, py::arg("stream"), py::arg("last_token"), py::arg("slots"), py::arg("sampled"));
 }
 

@@ -1,7 +1,7 @@
 // C++ handles over a runtime table: what the Python classes Device, Stream, Event and Gate hold.
 //
-// Invariant: a handle keeps the device's state alive but not the device open. Every call goes through Use, which refuses a closed
-// device and holds off closing while the call runs.
+// Invariant: a handle keeps the device's state alive but not the device open. Every call goes through Use, which refuses a
+// closed device and holds off closing while the call runs.
 #pragma once
 
 #include <atomic>
@@ -60,7 +60,13 @@ class Use {
 
 inline void check(const DeviceState& state, AccelStatus status, const char* op) {
   if (status == ACCEL_OK) return;
-  throw Error(kind_of(status), state.runtime->last_error(), op);
+  const std::string message = state.runtime->last_error();
+  if (status == ACCEL_ASYNC_FAILURE) {  // "op: what happened": the op that failed, not the call that found out
+    if (const size_t end = message.find(": "); end != std::string::npos) {
+      throw Error(ErrorKind::kAsyncFailure, message.substr(end + 2), message.substr(0, end));
+    }
+  }
+  throw Error(kind_of(status), message, op);
 }
 
 struct StreamHandle {
@@ -97,8 +103,8 @@ struct GateHandle {
   ~GateHandle() { device->runtime->gate_destroy(gate); }
 };
 
-// Launches `body` (a callable without arguments that cannot fail) on the stream. Where the stream runs inline the closure stays on
-// the stack; elsewhere it is moved to the heap and released after it ran.
+// Launches `body` (a callable without arguments that cannot fail) on the stream. Where the stream runs inline the closure stays
+// on the stack; elsewhere it is moved to the heap and released after it ran.
 template <typename Body>
 void launch(StreamHandle& handle, const char* op, const AccelAccess* accesses, size_t num_accesses, Body&& body) {
   using Closure = std::decay_t<Body>;

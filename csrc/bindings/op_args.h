@@ -1,4 +1,5 @@
-// Checks of op arguments, shared by the native modules: each failure is InvalidArgument and names op, argument, value and limit.
+// Checks of op arguments, shared by the native modules: each failure is InvalidArgument and names op, argument, value and
+// limit.
 //
 // Invariant: everything is checked before anything is launched.
 #pragma once

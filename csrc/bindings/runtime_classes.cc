@@ -213,8 +213,7 @@ void host_call(StreamHandle& s, py::function fn) {
 
 Tensor dense(py::handle object, const char* op, const char* argument) {
   const Tensor t = read_tensor(object, op, argument);
-  if (t.numel() > 0 && !t.contiguous())
-    throw Error(ErrorKind::kInvalidArgument, std::string(argument) + " is not contiguous", op);
+  if (!t.contiguous()) throw Error(ErrorKind::kInvalidArgument, std::string(argument) + " is not contiguous", op);
   return t;
 }
 

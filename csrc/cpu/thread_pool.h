@@ -24,8 +24,7 @@ class ThreadPool {
   // is done. Runs inline when count <= grain or there is one thread. Calls from several host threads take turns.
   template <typename Body>
   void parallel_for(int64_t count, int64_t grain, const Body& body) {
-    run(
-        count, grain, [](const void* ctx, int64_t begin, int64_t end) { (*static_cast<const Body*>(ctx))(begin, end); }, &body);
+    run(count, grain, [](const void* ctx, int64_t begin, int64_t end) { (*static_cast<const Body*>(ctx))(begin, end); }, &body);
   }
 
  private:

@@ -25,8 +25,9 @@
 namespace accel {
 
 constexpr const char* build_tag() {
-  return "accel " ACCEL_VERSION ", runtime ABI " ACCEL_TEXT(ACCEL_RUNTIME_ABI_MAJOR) "." ACCEL_TEXT(ACCEL_RUNTIME_ABI_MINOR) ", " ACCEL_COMPILER
-                               ", " ACCEL_MACHINE;
+  return "accel " ACCEL_VERSION
+         ", runtime ABI " ACCEL_TEXT(ACCEL_RUNTIME_ABI_MAJOR) "." ACCEL_TEXT(ACCEL_RUNTIME_ABI_MINOR) ", " ACCEL_COMPILER
+                                                                                                      ", " ACCEL_MACHINE;
 }
 
 }  // namespace accel

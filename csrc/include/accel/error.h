@@ -8,7 +8,16 @@
 namespace accel {
 
 // Names of the Python classes of the same name.
-enum class ErrorKind { kAbiMismatch, kUnsupported, kInvalidArgument, kOutOfMemory, kTimeout, kAsyncFailure, kDeviceLost, kInternal };
+enum class ErrorKind {
+  kAbiMismatch,
+  kUnsupported,
+  kInvalidArgument,
+  kOutOfMemory,
+  kTimeout,
+  kAsyncFailure,
+  kDeviceLost,
+  kInternal
+};
 
 class Error : public std::runtime_error {
  public:

@@ -1,7 +1,7 @@
 /* The runtime table: what a device must do so that everything above it can run. C ABI, no framework, no vendor.
  *
  * One table per runtime library (host, simulator, CUDA dialect, HIP). A backend that lives outside this repository fills
- * the same table and hands it over in a capsule named ACCEL_RUNTIME_CAPSULE.
+ * the same table and hands it over in a capsule named ACCEL_RUNTIME_CAPSULE. A table lives as long as the process.
  *
  * Compatibility. `struct_size` comes first. Fields are only ever appended, never moved, removed or given a new meaning; an
  * addition raises ACCEL_RUNTIME_ABI_MINOR and gets a line in the changelog below. A loader accepts a table of its own major
@@ -15,8 +15,9 @@
  *      does not disturb earlier waiters.
  *   3. A query never blocks: ACCEL_OK when done, ACCEL_NOT_READY when not.
  *   4. Argument errors are returned before anything is queued. An error of queued work is returned exactly once, by the next
- *      query or synchronise of that stream, and names the op; later work on the stream is skipped (its `release` still runs)
- *      until stream_reset. ACCEL_DEVICE_LOST is permanent.
+ *      query or synchronise of that stream, and names the op; its message is "<op>: <what happened>". What was queued
+ *      behind it is skipped (its `release` still runs) even after stream_reset, which makes the stream take new work.
+ *      ACCEL_DEVICE_LOST is permanent.
  *   5. Every blocking call takes a timeout in nanoseconds and returns ACCEL_TIMEOUT when it passes; the work goes on.
  *   6. Calls may come from any thread; one object must not be used by two threads at once, except that a gate may be opened
  *      and an event queried from anywhere.

@@ -59,6 +59,7 @@ struct Tensor {
 
   // Dense in row-major order from dimension `from` on (dimensions of size 1 have no say).
   bool contiguous(int32_t from = 0) const {
+    if (numel() == 0) return true;  // NumPy gives the dimensions of an empty array strides of 0
     int64_t expected = 1;
     for (int32_t i = ndim - 1; i >= from; --i) {
       if (shape[i] != 1 && strides[i] != expected) return false;
