@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -128,14 +127,8 @@ def _short(value: float) -> str:
 
 
 def _processor() -> str:
-    """The processor's name where the system tells it, else its architecture."""
-    if sys.platform == "linux":
-        try:
-            with open("/proc/cpuinfo", encoding="utf-8") as file:
-                for line in file:
-                    key, _, value = line.partition(":")
-                    if key.strip() == "model name" and value.strip():
-                        return value.strip()
-        except OSError:
-            pass
-    return platform.processor() or platform.machine()
+    """The processor's name, as the cpu backend tells it."""
+    from accel import registry
+
+    devices = registry.probe("cpu").devices
+    return devices[0].name if devices else platform.machine()

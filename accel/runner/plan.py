@@ -122,7 +122,7 @@ class StepPlan:
             raise InvalidArgument(
                 f"query_start of the plan must be {rows + 1} sums that run from 0 to the {len(self.tokens)} tokens"
             )
-        if len(np.unique(self.slot)) != rows:
+        if len(set(self.slot.tolist())) != rows:
             raise InvalidArgument("two requests of the plan use one slot")
         for array in (getattr(self, name) for name in (*_ROW_FIELDS, "query_start", "tokens")):
             array.setflags(write=False)
