@@ -19,7 +19,7 @@ say = @printf '==> %s\n'
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-model test lint format typecheck cross sanitize wheel clean distclean
+.PHONY: help setup demo demo-model test lint format typecheck cross emulate sanitize wheel clean distclean
 
 # A stamp without the modules it stands for (git clean, another checkout of the same .venv) is worth nothing.
 ifeq ($(and $(wildcard accel/_core*.so),$(wildcard backends/cpu/_native*.so)),)
@@ -33,6 +33,7 @@ help:
 	  '  make setup   only the environment: .venv, dependencies, native modules, `accel` in editable mode' \
 	  '  make lint    ruff, mypy, clang-format: report      make format  the same: repair' \
 	  '  make cross   compile the C++ for aarch64, and with clang++ and g++, warnings as errors' \
+	  '  make emulate run the CPU kernels on emulated machines (no AVX; AArch64) and compare every bit' \
 	  '  make sanitize  the host runtime under the thread, address and undefined-behaviour sanitizers' \
 	  '  make wheel   sdist and wheel in dist/' \
 	  '  make clean   what was built                        make distclean  and .venv' '' \
@@ -96,6 +97,9 @@ format: setup
 
 cross:
 	@$(PYTHON) scripts/cross_compile.py
+
+emulate:
+	@sh scripts/emulate.sh
 
 sanitize:
 	@sh scripts/sanitize.sh

@@ -1,0 +1,189 @@
+// Prints a digest of every CPU kernel's output on fixed inputs, one line a kernel, and fails where two instruction sets of
+// this machine disagree. scripts/emulate.sh compares the lines across machines, real and emulated: the same bits everywhere,
+// and no instruction that the machine lacks.
+
+#include <cstdio>
+#include <cstring>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "../csrc/cpu/kernels.h"
+#include "../csrc/cpu/thread_pool.h"
+
+namespace {
+
+using namespace accel::cpu;  // NOLINT: a program of one file
+using Digests = std::map<std::string, uint64_t>;
+
+// A small generator of our own: the standard library's distributions differ between implementations.
+struct Random {
+  uint64_t state = 0x9E3779B97F4A7C15;
+  uint32_t next() {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    return static_cast<uint32_t>(state >> 33);
+  }
+  float value() { return static_cast<float>(static_cast<int32_t>(next() % 20001) - 10000) * 0x1p-12f; }
+  std::vector<float> values(int64_t count) {
+    std::vector<float> v(static_cast<size_t>(count));
+    for (float& x : v) x = value();
+    return v;
+  }
+};
+
+template <typename T>
+uint64_t digest(const std::vector<T>& values) {
+  uint64_t hash = 0xcbf29ce484222325;
+  const auto* bytes = reinterpret_cast<const unsigned char*>(values.data());
+  for (size_t i = 0; i < values.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
+  return hash;
+}
+
+Rows rows(std::vector<float>& v, int64_t n, int64_t heads, int64_t dim) { return {v.data(), n, heads, dim, heads * dim, dim}; }
+ConstRows in(const std::vector<float>& v, int64_t n, int64_t heads, int64_t dim) {
+  return {v.data(), n, heads, dim, heads * dim, dim};
+}
+
+void norms(const KernelTable& k, ThreadPool& pool, Digests& out) {
+  Random random;
+  const int64_t n = 3, h = 100;
+  const auto x = random.values(n * h), weight = random.values(h);
+  auto residual = random.values(n * h);
+  std::vector<float> y(x.size());
+  k.rms_norm(pool, rows(y, n, 1, h), in(x, n, 1, h), weight.data(), 1e-5f);
+  out["rms_norm"] = digest(y);
+  k.add_rms_norm(pool, rows(y, n, 1, h), rows(residual, n, 1, h), in(x, n, 1, h), weight.data(), 1e-5f);
+  out["add_rms_norm"] = digest(y) ^ digest(residual);
+  std::vector<float> half(static_cast<size_t>(n * h / 2));
+  k.silu_and_mul(pool, rows(half, n, 1, h / 2), in(x, n, 1, h));
+  out["silu_and_mul"] = digest(half);
+}
+
+void linears(const KernelTable& k, ThreadPool& pool, Digests& out) {
+  const struct {
+    const char* name;
+    WeightFormat format;
+    RowEncoding encoding;
+  } kinds[] = {{"float32", WeightFormat::kF32, RowEncoding::kF32},
+               {"bfloat16", WeightFormat::kBF16, RowEncoding::kF32},
+               {"float16", WeightFormat::kF16, RowEncoding::kF32},
+               {"q8", WeightFormat::kQ8, RowEncoding::kQ8_0},
+               {"q4", WeightFormat::kQ4, RowEncoding::kQ4_1}};
+  const int64_t n = 70, width = 160;
+  for (const auto& kind : kinds) {
+    Random random;
+    const size_t bytes = row_bytes(kind.encoding, width) * static_cast<size_t>(n);
+    std::vector<unsigned char> raw(bytes);
+    if (kind.encoding == RowEncoding::kF32) {
+      const auto values = random.values(n * width);
+      std::memcpy(raw.data(), values.data(), bytes);
+    } else {
+      for (unsigned char& b : raw) b = static_cast<unsigned char>(random.next() & 0x3B);  // halves stay finite and small
+    }
+    std::vector<std::byte> packed(packed_bytes(kind.format, n, width));
+    if (!pack_rows(kind.format, n, width, packed.data(), kind.encoding, raw.data(), n, nullptr, 0)) std::abort();
+    const PackedWeight weight{kind.format, n, width, packed.data()};
+    for (const int64_t m : {1, 19}) {
+      const auto x = random.values(m * width), bias = random.values(n);
+      std::vector<float> y(static_cast<size_t>(m * n));
+      k.linear(pool, rows(y, m, 1, n), in(x, m, 1, width), weight, bias.data());
+      out[std::string("linear ") + kind.name + " " + std::to_string(m)] = digest(y);
+    }
+    const std::vector<int32_t> ids = {0, 69, 31, 32};
+    std::vector<float> y(ids.size() * static_cast<size_t>(width));
+    k.embedding(pool, rows(y, 4, 1, width), ids.data(), weight);
+    out[std::string("embedding ") + kind.name] = digest(y);
+  }
+}
+
+void attends(const KernelTable& k, ThreadPool& pool, Digests& out) {
+  const int64_t heads = 6, kv_heads = 2, dim = 40, block = 16, blocks = 24;
+  for (const Elem elem : {Elem::kF32, Elem::kBF16, Elem::kF16}) {
+    Random random;
+    const int64_t per_block = 2 * kv_heads * block * dim;
+    std::vector<uint32_t> pages(static_cast<size_t>(blocks * per_block));
+    const KvLayer kv{pages.data(), elem, blocks, kv_heads, block, dim, per_block, kv_heads * block * dim, block * dim};
+    std::vector<int64_t> slots;
+    for (int64_t i = 0; i < 300; ++i) slots.push_back(i);
+    const auto keys = random.values(300 * kv_heads * dim), values = random.values(300 * kv_heads * dim);
+    k.write_kv(pool, in(keys, 300, kv_heads, dim), in(values, 300, kv_heads, dim), kv, slots.data());
+    const std::vector<int32_t> start = {0, 1, 38}, lens = {300, 150};
+    std::vector<int32_t> table(2 * blocks);
+    for (int64_t i = 0; i < blocks; ++i)
+      table[static_cast<size_t>(i)] = table[static_cast<size_t>(blocks + i)] = static_cast<int32_t>(i);
+    for (const int64_t window : {0, 33}) {
+      auto q = random.values(38 * heads * dim);
+      std::vector<int32_t> positions(38, 77);
+      const auto angles = random.values(128 * dim);
+      k.rotary(pool, rows(q, 38, heads, dim), positions.data(), angles.data(), dim, window != 0);
+      std::vector<float> y(q.size());
+      k.attention(pool, {rows(y, 38, heads, dim), in(q, 38, heads, dim), kv, table.data(), blocks, start.data(), lens.data(), 2,
+                         0.15f, window});
+      out["attention " + std::to_string(static_cast<int>(elem)) + " window " + std::to_string(window)] =
+          digest(y) ^ digest(pages);
+    }
+  }
+}
+
+void samples(const KernelTable& k, ThreadPool& pool, Digests& out) {
+  Random random;
+  const int64_t n = 64, vocab = 777;
+  const auto logits = random.values(n * vocab);
+  std::vector<float> temperature, top_p;
+  std::vector<int32_t> top_k, picked(n);
+  std::vector<uint64_t> seed;
+  std::vector<int64_t> position;
+  for (int64_t i = 0; i < n; ++i) {
+    temperature.push_back(static_cast<float>(i % 3) * 0.4f);
+    top_p.push_back(i % 2 ? 1.0f : 0.8f);
+    top_k.push_back(static_cast<int32_t>(i % 4) * 20);
+    seed.push_back(random.next());
+    position.push_back(i * 1000003);
+  }
+  k.sample(pool, {picked.data(), logits.data(), n, vocab, vocab, temperature.data(), top_k.data(), top_p.data(), seed.data(),
+                  position.data()});
+  out["sample"] = digest(picked);
+  k.argmax(pool, picked.data(), logits.data(), n, vocab, vocab);
+  out["argmax"] = digest(picked);
+}
+
+void pages(const KernelTable& k, ThreadPool& pool, Digests& out) {
+  Random random;
+  auto memory = random.values(10 * 1000);
+  const PagePool pages{reinterpret_cast<std::byte*>(memory.data()), 10, 4, 1000, 1000, 10000};
+  const std::vector<int32_t> from = {3, 0, 7}, to = {1, 9, 2};
+  std::vector<uint64_t> sums(3);
+  k.pages_checksum(pool, sums.data(), pages, from.data(), 3);
+  out["pages_checksum"] = digest(sums);
+  k.pages_copy(pool, pages, from.data(), to.data(), 3);
+  out["pages_copy"] = digest(memory);
+}
+
+Digests all(const KernelTable& k, int threads) {
+  ThreadPool pool(threads);
+  Digests out;
+  norms(k, pool, out);
+  linears(k, pool, out);
+  attends(k, pool, out);
+  samples(k, pool, out);
+  pages(k, pool, out);
+  return out;
+}
+
+}  // namespace
+
+int main() {
+  const KernelTable* generic = kernels(Isa::kGeneric);
+  const Digests want = all(*generic, 1);
+  for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512}) {
+    const KernelTable* table = kernels(isa);
+    if (!table) continue;
+    std::fprintf(stderr, "%s\n", table->isa);
+    if (all(*table, 3) != want) {
+      std::fprintf(stderr, "%s differs from %s\n", table->isa, generic->isa);
+      return 1;
+    }
+  }
+  for (const auto& [name, hash] : want) std::printf("%-28s %016llx\n", name.c_str(), static_cast<unsigned long long>(hash));
+  return 0;
+}
