@@ -55,8 +55,9 @@ void write_kv(CpuOps& ops, StreamHandle& stream, py::handle kv_object, py::handl
     accesses.add(slots, ACCEL_READ);
   }
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->write_kv, key, value, kv, slot] { kernel(pool, key, value, kv, slot); });
+  launch_compute(
+      stream, args.op(), accesses.data(), accesses.size(),
+      [&pool = *ops.pool, kernel = ops.table->write_kv, key, value, kv, slot] { kernel(pool, key, value, kv, slot); });
 }
 
 // Every block that some query of request r may see.
@@ -135,8 +136,8 @@ void attention(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::han
     for (const Tensor& t : {q, tables, start, lens}) accesses.add(t, ACCEL_READ);
   }
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->attention, a] { kernel(pool, a); });
+  launch_compute(stream, args.op(), accesses.data(), accesses.size(),
+                 [&pool = *ops.pool, kernel = ops.table->attention, a] { kernel(pool, a); });
 }
 
 }  // namespace

@@ -42,7 +42,7 @@ void rms_norm(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::hand
   accesses.add(x, ACCEL_READ);
   accesses.add(weight, ACCEL_READ);
   py::gil_scoped_release released;
-  launch(
+  launch_compute(
       stream, args.op(), accesses.data(), accesses.size(),
       [&pool = *ops.pool, kernel = ops.table->rms_norm, o, in, w = weight.as<float>(), eps] { kernel(pool, o, in, w, eps); });
 }
@@ -65,10 +65,10 @@ void add_rms_norm(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::
   accesses.add(x, ACCEL_READ);
   accesses.add(weight, ACCEL_READ);
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->add_rms_norm, o, r, in, w = weight.as<float>(), eps] {
-           kernel(pool, o, r, in, w, eps);
-         });
+  launch_compute(stream, args.op(), accesses.data(), accesses.size(),
+                 [&pool = *ops.pool, kernel = ops.table->add_rms_norm, o, r, in, w = weight.as<float>(), eps] {
+                   kernel(pool, o, r, in, w, eps);
+                 });
 }
 
 void rotary(CpuOps& ops, StreamHandle& stream, py::handle x_object, py::handle positions_object, py::handle table_object,
@@ -92,9 +92,9 @@ void rotary(CpuOps& ops, StreamHandle& stream, py::handle x_object, py::handle p
   accesses.add(positions, ACCEL_READ);
   accesses.add(table, ACCEL_READ);
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->rotary, in, p = positions.as<int32_t>(), t = table.as<float>(), width,
-          interleaved] { kernel(pool, in, p, t, width, interleaved); });
+  launch_compute(stream, args.op(), accesses.data(), accesses.size(),
+                 [&pool = *ops.pool, kernel = ops.table->rotary, in, p = positions.as<int32_t>(), t = table.as<float>(), width,
+                  interleaved] { kernel(pool, in, p, t, width, interleaved); });
 }
 
 void silu_and_mul(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle x_object) {
@@ -108,8 +108,8 @@ void silu_and_mul(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::
   accesses.add(out, ACCEL_WRITE);
   accesses.add(x, ACCEL_READ);
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->silu_and_mul, o, in] { kernel(pool, o, in); });
+  launch_compute(stream, args.op(), accesses.data(), accesses.size(),
+                 [&pool = *ops.pool, kernel = ops.table->silu_and_mul, o, in] { kernel(pool, o, in); });
 }
 
 // The packed weight as a tensor of bytes, for its access.
@@ -146,8 +146,9 @@ void linear(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle
   accesses.add(x, ACCEL_READ);
   accesses.add(weight_bytes(weight), ACCEL_READ);
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->linear, o, in, w = weight.weight, bias] { kernel(pool, o, in, w, bias); });
+  launch_compute(
+      stream, args.op(), accesses.data(), accesses.size(),
+      [&pool = *ops.pool, kernel = ops.table->linear, o, in, w = weight.weight, bias] { kernel(pool, o, in, w, bias); });
 }
 
 void embedding(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle ids_object, py::handle weight_object) {
@@ -164,10 +165,10 @@ void embedding(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::han
   accesses.add(ids, ACCEL_READ);
   accesses.add(weight_bytes(weight), ACCEL_READ);
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->embedding, o, i = ids.as<int32_t>(), w = weight.weight] {
-           kernel(pool, o, i, w);
-         });
+  launch_compute(stream, args.op(), accesses.data(), accesses.size(),
+                 [&pool = *ops.pool, kernel = ops.table->embedding, o, i = ids.as<int32_t>(), w = weight.weight] {
+                   kernel(pool, o, i, w);
+                 });
 }
 
 void gather_rows(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle x_object, py::handle index_object) {
@@ -185,8 +186,9 @@ void gather_rows(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::h
   accesses.add(x, ACCEL_READ);
   accesses.add(index, ACCEL_READ);
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->gather_rows, o, in, i = index.as<int32_t>()] { kernel(pool, o, in, i); });
+  launch_compute(
+      stream, args.op(), accesses.data(), accesses.size(),
+      [&pool = *ops.pool, kernel = ops.table->gather_rows, o, in, i = index.as<int32_t>()] { kernel(pool, o, in, i); });
 }
 
 }  // namespace

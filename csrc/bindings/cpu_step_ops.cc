@@ -37,10 +37,10 @@ void argmax(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle
   accesses.add(out, ACCEL_WRITE);
   accesses.add(logits, ACCEL_READ);
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->argmax, o = out.as<int32_t>(), logits] {
-           kernel(pool, o, logits.as<float>(), logits.shape[0], logits.shape[1], logits.strides[0]);
-         });
+  launch_compute(stream, args.op(), accesses.data(), accesses.size(),
+                 [&pool = *ops.pool, kernel = ops.table->argmax, o = out.as<int32_t>(), logits] {
+                   kernel(pool, o, logits.as<float>(), logits.shape[0], logits.shape[1], logits.strides[0]);
+                 });
 }
 
 void check_sampling(const OpArgs& args, const cpu::SampleArgs& a) {
@@ -73,8 +73,8 @@ void sample(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle
   accesses.add(out, ACCEL_WRITE);
   for (const Tensor& input : {logits, t, k, p, s, at}) accesses.add(input, ACCEL_READ);
   py::gil_scoped_release released;
-  launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&pool = *ops.pool, kernel = ops.table->sample, a] { kernel(pool, a); });
+  launch_compute(stream, args.op(), accesses.data(), accesses.size(),
+                 [&pool = *ops.pool, kernel = ops.table->sample, a] { kernel(pool, a); });
 }
 
 void check_plan(const OpArgs& args, const cpu::PackStepArgs& a, int64_t slot_count) {
@@ -140,7 +140,7 @@ void pack_step(CpuOps&, StreamHandle& stream, py::handle input_ids, py::handle p
   Accesses accesses(stream.device->runtime);
   for (const Tensor& t : {ids, at, mapping, lens, rows}) accesses.add(t, ACCEL_WRITE);
   for (const Tensor& t : {token, slot, start, done, tables, last}) accesses.add(t, ACCEL_READ);
-  launch(stream, args.op(), accesses.data(), accesses.size(), [a] { cpu::pack_step(a); });
+  launch_compute(stream, args.op(), accesses.data(), accesses.size(), [a] { cpu::pack_step(a); });
 }
 
 void stop_check(CpuOps&, StreamHandle& stream, py::handle reason, py::handle sampled, py::handle generated,
@@ -167,7 +167,7 @@ void stop_check(CpuOps&, StreamHandle& stream, py::handle reason, py::handle sam
   Accesses accesses(stream.device->runtime);
   accesses.add(out, ACCEL_WRITE);
   for (const Tensor& t : {token, made, most, ignore, ends}) accesses.add(t, ACCEL_READ);
-  launch(stream, args.op(), accesses.data(), accesses.size(), [a] { cpu::stop_check(a); });
+  launch_compute(stream, args.op(), accesses.data(), accesses.size(), [a] { cpu::stop_check(a); });
 }
 
 void update_slots(CpuOps&, StreamHandle& stream, py::handle last_token, py::handle slots, py::handle sampled) {
@@ -182,7 +182,7 @@ void update_slots(CpuOps&, StreamHandle& stream, py::handle last_token, py::hand
   accesses.add(last, ACCEL_READ_WRITE);
   accesses.add(slot, ACCEL_READ);
   accesses.add(token, ACCEL_READ);
-  launch(
+  launch_compute(
       stream, args.op(), accesses.data(), accesses.size(),
       [l = last.as<int32_t>(), s = slot.as<int32_t>(), t = token.as<int32_t>(), count] { cpu::update_slots(l, s, t, count); });
 }

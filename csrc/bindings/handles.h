@@ -127,4 +127,15 @@ void launch(StreamHandle& handle, const char* op, const AccelAccess* accesses, s
   check(*handle.device, handle.device->runtime->launch(handle.stream, &launch), op);
 }
 
+// The same for an op whose index arguments are read while it runs. On a queued stream the caller could change them after they
+// were checked, so such ops take the compute stream; ops that may be queued copy what they index by.
+template <typename Body>
+void launch_compute(StreamHandle& handle, const char* op, const AccelAccess* accesses, size_t num_accesses, Body&& body) {
+  if (!handle.runs_inline) {
+    throw Error(ErrorKind::kInvalidArgument,
+                "the stream is one for copies; this op computes, so it takes Device.current_stream()", op);
+  }
+  launch(handle, op, accesses, num_accesses, std::forward<Body>(body));
+}
+
 }  // namespace accel::py_bindings

@@ -11,6 +11,7 @@ import pytest
 
 import accel
 from accel import Device, _core
+from accel.errors import InvalidArgument
 from accel.ops.cases import Case, cases
 from accel.ops.checks import HostTarget, execute
 from accel.ops.operand import Operand
@@ -96,3 +97,26 @@ def test_attention_reads_no_page_that_it_did_not_declare(case: Case, recorded: D
     kv.buffer.reshape(-1).view(np.uint8)[unread] = 0xFF  # NaN in every KV dtype
     execute(HostTarget(recorded), "attention", pages)
     assert np.array_equal(pages.operand("out").array, want, equal_nan=True)
+
+
+@pytest.mark.parametrize("op", sorted(name for name in all_specs() if not name.startswith("pages_")))
+def test_an_op_that_computes_is_refused_on_a_copy_stream(op: str, cpu: Device) -> None:
+    """Index arguments are checked at the call: on a queued stream they could change before they are used."""
+
+    class Queued(HostTarget):
+        def call(self, op: str, tensors: Any, attributes: Any) -> None:
+            getattr(self.device.ops, op)(self.device.stream(), *tensors, **attributes)
+
+    with pytest.raises(InvalidArgument, match="current_stream"):
+        execute(Queued(cpu), op, cases(all_specs()[op], seed=0)[0].build())
+
+
+def test_page_ops_on_a_copy_stream_keep_the_ids_they_were_given(cpu: Device) -> None:
+    copies = cpu.stream()
+    pool, out = np.ones((3, 1, 2, 1, 4, 4), np.float32), np.zeros((1, 128), np.uint8)
+    gate, ids = copies.gate(), np.array([2], np.int32)
+    cpu.ops.pages_gather(copies, out, pool, ids)
+    ids[0] = 1 << 30
+    gate.open()
+    copies.synchronize(10)
+    assert out.tobytes() == pool[2].tobytes()
