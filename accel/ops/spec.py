@@ -4,9 +4,12 @@ Invariant: an ``OpSpec`` is the only definition of an op. A backend implements i
 implementation with ``reference``, and ``accel ops`` prints it; none of them restates it.
 
 Call form. Every implementation is called as ``fn(stream, *tensors, **attributes)``: outputs first, then inputs, in the
-order of ``OpSpec.args``; attributes by keyword. Page ops take any stream; the others take the current stream. A reference has the same signature without the stream, takes NumPy
-arrays, and writes its outputs in place. To a reference a uint16 array is bfloat16 bits, and a packed weight is the
-float32 matrix it stands for (``accel.ops.rounding``).
+order of ``OpSpec.args``; attributes by keyword. Page ops take any stream, the others the current one. Arguments must
+not change during the call. An output must not overlap itself or another argument, save where the summary says so.
+
+A reference has the same signature without the stream, takes NumPy arrays, and writes its outputs in place. To a
+reference a uint16 array is bfloat16 bits, and a packed weight is the float32 matrix it stands for
+(``accel.ops.rounding``).
 """
 
 from __future__ import annotations

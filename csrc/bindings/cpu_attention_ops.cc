@@ -1,6 +1,7 @@
 // write_kv and attention over pages.
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "cpu_ops.h"
@@ -16,6 +17,19 @@ void add_pages(Accesses& accesses, const cpu::KvLayer& kv, int64_t size, const s
   for (int which = 0; which < 2; ++which) {
     accesses.add_indexed(static_cast<std::byte*>(kv.data) + which * kv.kv_stride * size, static_cast<size_t>(run * size),
                          kv.block_stride * size, index, mode);
+  }
+}
+
+// Two tokens in one slot would race. Slots mostly rise, since the tokens of a request follow each other; only others are
+// sorted.
+void refuse_repeated_slots(const OpArgs& args, const int64_t* slot, int64_t tokens) {
+  if (std::is_sorted(slot, slot + tokens, std::less_equal<int64_t>()) || tokens < 2) return;
+  std::vector<int64_t> sorted(slot, slot + tokens);
+  std::sort(sorted.begin(), sorted.end());
+  for (int64_t i = 1; i < tokens; ++i) {
+    if (sorted[i] >= 0 && sorted[i] == sorted[i - 1]) {
+      args.fail("slot_mapping names slot " + std::to_string(sorted[i]) + " twice; each may be written once");
+    }
   }
 }
 
@@ -41,8 +55,13 @@ void write_kv(CpuOps& ops, StreamHandle& stream, py::handle kv_object, py::handl
                 std::to_string(kv.blocks * kv.block_size) + " slots");
     }
   }
+  refuse_repeated_slots(args, slot, tokens);
   const cpu::ConstRows key = const_rows(args, k, "k"), value = const_rows(args, v, "v");
-  Accesses accesses(stream.device->runtime);
+  Accesses accesses(args, stream.device->runtime);
+  accesses.check("kv", kv_tensor, ACCEL_WRITE);
+  accesses.add("k", k, ACCEL_READ);
+  accesses.add("v", v, ACCEL_READ);
+  accesses.add("slot_mapping", slots, ACCEL_READ);
   if (accesses.wanted()) {
     std::vector<int32_t> index;
     for (int64_t i = 0; i < tokens; ++i) {
@@ -50,11 +69,7 @@ void write_kv(CpuOps& ops, StreamHandle& stream, py::handle kv_object, py::handl
     }
     index.erase(std::unique(index.begin(), index.end()), index.end());
     add_pages(accesses, kv, kv_tensor.dtype.bytes(), index, ACCEL_WRITE);
-    accesses.add(k, ACCEL_READ);
-    accesses.add(v, ACCEL_READ);
-    accesses.add(slots, ACCEL_READ);
   }
-  py::gil_scoped_release released;
   launch_compute(
       stream, args.op(), accesses.data(), accesses.size(),
       [&pool = *ops.pool, kernel = ops.table->write_kv, key, value, kv, slot] { kernel(pool, key, value, kv, slot); });
@@ -112,7 +127,8 @@ void attention(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::han
       rows(args, out, "out"), const_rows(args, q, "q"), kv_layer(args, kv), tables.as<int32_t>(),      tables.shape[1],
       start.as<int32_t>(),    lens.as<int32_t>(),       tables.shape[0],    static_cast<float>(scale), window};
   args.dim(q, "q", 2, a.kv.dim, "head_dim of kv");
-  if (a.kv.kv_heads == 0 || q.shape[1] % a.kv.kv_heads != 0) {
+  if (q.shape[1] < 1) args.fail("q has shape " + q.shape_text() + "; it must have 1 head or more");
+  if (q.shape[1] % a.kv.kv_heads != 0) {
     args.fail("q has " + std::to_string(q.shape[1]) + " heads, which " + std::to_string(a.kv.kv_heads) +
               " kv heads do not divide");
   }
@@ -123,7 +139,12 @@ void attention(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::han
   args.contiguous(lens, "kv_lens");
   if (window < 0) args.fail("window is " + std::to_string(window) + "; it must be 0 (none) or more");
   check_requests(args, a, q.shape[0]);
-  Accesses accesses(stream.device->runtime);
+  Accesses accesses(args, stream.device->runtime);
+  accesses.add("out", out, ACCEL_WRITE);
+  accesses.check("kv", kv, ACCEL_READ);
+  const std::pair<const char*, const Tensor&> inputs[] = {
+      {"q", q}, {"block_tables", tables}, {"query_start", start}, {"kv_lens", lens}};
+  for (const auto& [name, input] : inputs) accesses.add(name, input, ACCEL_READ);
   if (accesses.wanted()) {
     std::vector<int32_t> index;
     for (int64_t r = 0; r < a.requests; ++r) {
@@ -132,10 +153,7 @@ void attention(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::han
                    a.block_tables + r * a.table_stride + seen.end);
     }
     add_pages(accesses, a.kv, kv.dtype.bytes(), index, ACCEL_READ);
-    accesses.add(out, ACCEL_WRITE);
-    for (const Tensor& t : {q, tables, start, lens}) accesses.add(t, ACCEL_READ);
   }
-  py::gil_scoped_release released;
   launch_compute(stream, args.op(), accesses.data(), accesses.size(),
                  [&pool = *ops.pool, kernel = ops.table->attention, a] { kernel(pool, a); });
 }

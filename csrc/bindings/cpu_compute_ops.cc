@@ -37,11 +37,10 @@ void rms_norm(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::hand
   const float eps = checked_eps(args, eps_value);
   const cpu::Rows o = rows(args, out, "out");
   const cpu::ConstRows in = const_rows(args, x, "x");
-  Accesses accesses(stream.device->runtime);
-  accesses.add(out, ACCEL_WRITE);
-  accesses.add(x, ACCEL_READ);
-  accesses.add(weight, ACCEL_READ);
-  py::gil_scoped_release released;
+  Accesses accesses(args, stream.device->runtime, Accesses::Alias::kSameElements);
+  accesses.add("out", out, ACCEL_WRITE);
+  accesses.add("x", x, ACCEL_READ);
+  accesses.add("weight", weight, ACCEL_READ);
   launch_compute(
       stream, args.op(), accesses.data(), accesses.size(),
       [&pool = *ops.pool, kernel = ops.table->rms_norm, o, in, w = weight.as<float>(), eps] { kernel(pool, o, in, w, eps); });
@@ -59,12 +58,11 @@ void add_rms_norm(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::
   const float eps = checked_eps(args, eps_value);
   const cpu::Rows o = rows(args, out, "out"), r = rows(args, residual, "residual");
   const cpu::ConstRows in = const_rows(args, x, "x");
-  Accesses accesses(stream.device->runtime);
-  accesses.add(out, ACCEL_WRITE);
-  accesses.add(residual, ACCEL_READ_WRITE);
-  accesses.add(x, ACCEL_READ);
-  accesses.add(weight, ACCEL_READ);
-  py::gil_scoped_release released;
+  Accesses accesses(args, stream.device->runtime, Accesses::Alias::kSameElements);
+  accesses.add("out", out, ACCEL_WRITE);
+  accesses.add("residual", residual, ACCEL_READ_WRITE);
+  accesses.add("x", x, ACCEL_READ);
+  accesses.add("weight", weight, ACCEL_READ);
   launch_compute(stream, args.op(), accesses.data(), accesses.size(),
                  [&pool = *ops.pool, kernel = ops.table->add_rms_norm, o, r, in, w = weight.as<float>(), eps] {
                    kernel(pool, o, r, in, w, eps);
@@ -87,11 +85,10 @@ void rotary(CpuOps& ops, StreamHandle& stream, py::handle x_object, py::handle p
   }
   args.range(positions.as<int32_t>(), x.shape[0], "positions", 0, table.shape[0], "the range of table");
   const cpu::Rows in = rows(args, x, "x");
-  Accesses accesses(stream.device->runtime);
-  accesses.add(x, ACCEL_READ_WRITE);
-  accesses.add(positions, ACCEL_READ);
-  accesses.add(table, ACCEL_READ);
-  py::gil_scoped_release released;
+  Accesses accesses(args, stream.device->runtime);
+  accesses.add("x", x, ACCEL_READ_WRITE);
+  accesses.add("positions", positions, ACCEL_READ);
+  accesses.add("table", table, ACCEL_READ);
   launch_compute(stream, args.op(), accesses.data(), accesses.size(),
                  [&pool = *ops.pool, kernel = ops.table->rotary, in, p = positions.as<int32_t>(), t = table.as<float>(), width,
                   interleaved] { kernel(pool, in, p, t, width, interleaved); });
@@ -104,10 +101,9 @@ void silu_and_mul(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::
   args.dim(x, "x", 1, 2 * out.shape[1], "twice the width of out");
   const cpu::Rows o = rows(args, out, "out");
   const cpu::ConstRows in = const_rows(args, x, "x");
-  Accesses accesses(stream.device->runtime);
-  accesses.add(out, ACCEL_WRITE);
-  accesses.add(x, ACCEL_READ);
-  py::gil_scoped_release released;
+  Accesses accesses(args, stream.device->runtime);
+  accesses.add("out", out, ACCEL_WRITE);
+  accesses.add("x", x, ACCEL_READ);
   launch_compute(stream, args.op(), accesses.data(), accesses.size(),
                  [&pool = *ops.pool, kernel = ops.table->silu_and_mul, o, in] { kernel(pool, o, in); });
 }
@@ -131,21 +127,20 @@ void linear(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle
   args.dim(out, "out", 0, x.shape[0], "rows of x");
   args.dim(out, "out", 1, weight.weight.n, "output features of weight");
   args.dim(x, "x", 1, weight.weight.k, "input features of weight");
-  Accesses accesses(stream.device->runtime);
+  Accesses accesses(args, stream.device->runtime);
   const float* bias = nullptr;
   if (!bias_object.is_none()) {
     const Tensor b = args.in(bias_object, "bias", {kFloat32}, 1, 1);
     args.dim(b, "bias", 0, weight.weight.n, "output features of weight");
     args.contiguous(b, "bias");
-    accesses.add(b, ACCEL_READ);
+    accesses.add("bias", b, ACCEL_READ);
     bias = b.as<float>();
   }
   const cpu::Rows o = rows(args, out, "out");
   const cpu::ConstRows in = const_rows(args, x, "x");
-  accesses.add(out, ACCEL_WRITE);
-  accesses.add(x, ACCEL_READ);
-  accesses.add(weight_bytes(weight), ACCEL_READ);
-  py::gil_scoped_release released;
+  accesses.add("out", out, ACCEL_WRITE);
+  accesses.add("x", x, ACCEL_READ);
+  accesses.add("weight", weight_bytes(weight), ACCEL_READ);
   launch_compute(
       stream, args.op(), accesses.data(), accesses.size(),
       [&pool = *ops.pool, kernel = ops.table->linear, o, in, w = weight.weight, bias] { kernel(pool, o, in, w, bias); });
@@ -160,11 +155,10 @@ void embedding(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::han
   args.contiguous(ids, "ids");
   args.range(ids.as<int32_t>(), ids.shape[0], "ids", 0, weight.weight.n, "the vocabulary");
   const cpu::Rows o = rows(args, out, "out");
-  Accesses accesses(stream.device->runtime);
-  accesses.add(out, ACCEL_WRITE);
-  accesses.add(ids, ACCEL_READ);
-  accesses.add(weight_bytes(weight), ACCEL_READ);
-  py::gil_scoped_release released;
+  Accesses accesses(args, stream.device->runtime);
+  accesses.add("out", out, ACCEL_WRITE);
+  accesses.add("ids", ids, ACCEL_READ);
+  accesses.add("weight", weight_bytes(weight), ACCEL_READ);
   launch_compute(stream, args.op(), accesses.data(), accesses.size(),
                  [&pool = *ops.pool, kernel = ops.table->embedding, o, i = ids.as<int32_t>(), w = weight.weight] {
                    kernel(pool, o, i, w);
@@ -181,11 +175,10 @@ void gather_rows(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::h
   args.range(index.as<int32_t>(), index.shape[0], "index", 0, x.shape[0], "rows of x");
   const cpu::Rows o = rows(args, out, "out");
   const cpu::ConstRows in = const_rows(args, x, "x");
-  Accesses accesses(stream.device->runtime);
-  accesses.add(out, ACCEL_WRITE);
-  accesses.add(x, ACCEL_READ);
-  accesses.add(index, ACCEL_READ);
-  py::gil_scoped_release released;
+  Accesses accesses(args, stream.device->runtime);
+  accesses.add("out", out, ACCEL_WRITE);
+  accesses.add("x", x, ACCEL_READ);
+  accesses.add("index", index, ACCEL_READ);
   launch_compute(
       stream, args.op(), accesses.data(), accesses.size(),
       [&pool = *ops.pool, kernel = ops.table->gather_rows, o, in, i = index.as<int32_t>()] { kernel(pool, o, in, i); });

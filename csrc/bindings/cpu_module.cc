@@ -32,12 +32,16 @@ CpuOps::CpuOps(int threads, const std::string& isa) {
     throw Error(ErrorKind::kUnsupported, "this machine or build has no " + isa + " kernels", "",
                 std::string("the best available is ") + cpu::isa_name(cpu::detect_isa()));
   }
-  pool = std::make_unique<cpu::ThreadPool>(threads);
+  pool = std::make_shared<cpu::ThreadPool>(threads);
 }
 
 cpu::KvLayer kv_layer(const OpArgs& args, const Tensor& kv) {
   if (kv.shape[1] != 2)
     args.fail("kv has shape " + kv.shape_text() + "; it must be [blocks, 2, kv_heads, block_size, head_dim]");
+  for (const int dim : {2, 3, 4}) {
+    if (kv.shape[dim] < 1)
+      args.fail("kv has shape " + kv.shape_text() + "; kv_heads, block_size and head_dim must be 1 or more");
+  }
   if (kv.numel() > 0 && !(kv.contiguous(3))) args.fail("kv must be contiguous in a head's [block_size, head_dim]");
   const cpu::Elem elem = kv.dtype == kFloat32 ? cpu::Elem::kF32 : kv.dtype == kBFloat16 ? cpu::Elem::kBF16 : cpu::Elem::kF16;
   return {kv.data, elem, kv.shape[0], kv.shape[2], kv.shape[3], kv.shape[4], kv.strides[0], kv.strides[1], kv.strides[2]};

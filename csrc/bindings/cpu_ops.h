@@ -22,7 +22,8 @@ struct Packed {
 
 // Everything an op needs besides its arguments.
 struct CpuOps {
-  std::unique_ptr<cpu::ThreadPool> pool;
+  // Shared with work that is queued on a copy stream, which may outlive the device object.
+  std::shared_ptr<cpu::ThreadPool> pool;
   const cpu::KernelTable* table;
 
   CpuOps(int threads, const std::string& isa);

@@ -70,39 +70,42 @@ int64_t size_of(const Ids& ids) { return static_cast<int64_t>(ids.size()); }
 void pages_gather(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle pool_object, py::handle blocks) {
   const OpArgs args("pages_gather");
   const Tensor out = args.out(out_object, "out", {kUInt8}, 2, 2);
-  const cpu::PagePool pool = page_pool(args, pool_tensor(args, pool_object, false));
+  const Tensor whole = pool_tensor(args, pool_object, false);
+  const cpu::PagePool pool = page_pool(args, whole);
   Ids ids = block_ids(args, blocks, "blocks", pool.blocks);
   check_pages(args, out, "out", pool, ids);
-  Accesses accesses(stream.device->runtime);
+  Accesses accesses(args, stream.device->runtime);
+  accesses.check("pool", whole, ACCEL_READ);
   add_pages(accesses, pool, ids, ACCEL_READ);
-  accesses.add(out, ACCEL_WRITE);
-  py::gil_scoped_release released;
+  accesses.add("out", out, ACCEL_WRITE);
   launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&threads = *ops.pool, kernel = ops.table->pages_gather, out = out.data, pool, kept = keep(std::move(ids))] {
-           kernel(threads, out, pool, kept->data(), size_of(*kept));
+         [threads = ops.pool, kernel = ops.table->pages_gather, out = out.data, pool, kept = keep(std::move(ids))] {
+           kernel(*threads, out, pool, kept->data(), size_of(*kept));
          });
 }
 
 void pages_scatter(CpuOps& ops, StreamHandle& stream, py::handle pool_object, py::handle data_object, py::handle blocks) {
   const OpArgs args("pages_scatter");
-  const cpu::PagePool pool = page_pool(args, pool_tensor(args, pool_object, true));
+  const Tensor whole = pool_tensor(args, pool_object, true);
+  const cpu::PagePool pool = page_pool(args, whole);
   const Tensor data = args.in(data_object, "data", {kUInt8}, 2, 2);
   Ids ids = block_ids(args, blocks, "blocks", pool.blocks);
   check_pages(args, data, "data", pool, ids);
   refuse_duplicates(args, ids, "blocks");
-  Accesses accesses(stream.device->runtime);
+  Accesses accesses(args, stream.device->runtime);
+  accesses.check("pool", whole, ACCEL_WRITE);
   add_pages(accesses, pool, ids, ACCEL_WRITE);
-  accesses.add(data, ACCEL_READ);
-  py::gil_scoped_release released;
+  accesses.add("data", data, ACCEL_READ);
   launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&threads = *ops.pool, kernel = ops.table->pages_scatter, data = data.data, pool, kept = keep(std::move(ids))] {
-           kernel(threads, data, pool, kept->data(), size_of(*kept));
+         [threads = ops.pool, kernel = ops.table->pages_scatter, data = data.data, pool, kept = keep(std::move(ids))] {
+           kernel(*threads, data, pool, kept->data(), size_of(*kept));
          });
 }
 
 void pages_copy(CpuOps& ops, StreamHandle& stream, py::handle pool_object, py::handle src, py::handle dst) {
   const OpArgs args("pages_copy");
-  const cpu::PagePool pool = page_pool(args, pool_tensor(args, pool_object, true));
+  const Tensor whole = pool_tensor(args, pool_object, true);
+  const cpu::PagePool pool = page_pool(args, whole);
   Ids from = block_ids(args, src, "src", pool.blocks), to = block_ids(args, dst, "dst", pool.blocks);
   if (from.size() != to.size())
     args.fail("src names " + std::to_string(from.size()) + " blocks and dst " + std::to_string(to.size()));
@@ -111,46 +114,48 @@ void pages_copy(CpuOps& ops, StreamHandle& stream, py::handle pool_object, py::h
   for (const int32_t id : to) {
     if (sources.count(id)) args.fail("dst names block " + std::to_string(id) + ", which src names too; copy in two steps");
   }
-  Accesses accesses(stream.device->runtime);
+  Accesses accesses(args, stream.device->runtime);
+  accesses.check("pool", whole, ACCEL_WRITE);
   add_pages(accesses, pool, from, ACCEL_READ);
   add_pages(accesses, pool, to, ACCEL_WRITE);
-  py::gil_scoped_release released;
   launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&threads = *ops.pool, kernel = ops.table->pages_copy, pool, kept_from = keep(std::move(from)),
-          kept_to = keep(std::move(to))] { kernel(threads, pool, kept_from->data(), kept_to->data(), size_of(*kept_to)); });
+         [threads = ops.pool, kernel = ops.table->pages_copy, pool, kept_from = keep(std::move(from)),
+          kept_to = keep(std::move(to))] { kernel(*threads, pool, kept_from->data(), kept_to->data(), size_of(*kept_to)); });
 }
 
 void pages_zero(CpuOps& ops, StreamHandle& stream, py::handle pool_object, py::handle blocks) {
   const OpArgs args("pages_zero");
-  const cpu::PagePool pool = page_pool(args, pool_tensor(args, pool_object, true));
+  const Tensor whole = pool_tensor(args, pool_object, true);
+  const cpu::PagePool pool = page_pool(args, whole);
   Ids ids = block_ids(args, blocks, "blocks", pool.blocks);
   refuse_duplicates(args, ids, "blocks");
-  Accesses accesses(stream.device->runtime);
+  Accesses accesses(args, stream.device->runtime);
+  accesses.check("pool", whole, ACCEL_WRITE);
   add_pages(accesses, pool, ids, ACCEL_WRITE);
-  py::gil_scoped_release released;
   launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&threads = *ops.pool, kernel = ops.table->pages_zero, pool, kept = keep(std::move(ids))] {
-           kernel(threads, pool, kept->data(), size_of(*kept));
+         [threads = ops.pool, kernel = ops.table->pages_zero, pool, kept = keep(std::move(ids))] {
+           kernel(*threads, pool, kept->data(), size_of(*kept));
          });
 }
 
 void pages_checksum(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle pool_object, py::handle blocks) {
   const OpArgs args("pages_checksum");
   const Tensor out = args.out(out_object, "out", {kUInt64}, 1, 1);
-  const cpu::PagePool pool = page_pool(args, pool_tensor(args, pool_object, false));
+  const Tensor whole = pool_tensor(args, pool_object, false);
+  const cpu::PagePool pool = page_pool(args, whole);
   Ids ids = block_ids(args, blocks, "blocks", pool.blocks);
   args.dim(out, "out", 0, size_of(ids), "number of blocks");
   args.contiguous(out, "out");
   if (pool.run_bytes % 4 != 0) {
     args.fail("a run of the pool has " + std::to_string(pool.run_bytes) + " bytes; the checksum works on multiples of 4");
   }
-  Accesses accesses(stream.device->runtime);
+  Accesses accesses(args, stream.device->runtime);
+  accesses.check("pool", whole, ACCEL_READ);
   add_pages(accesses, pool, ids, ACCEL_READ);
-  accesses.add(out, ACCEL_WRITE);
-  py::gil_scoped_release released;
+  accesses.add("out", out, ACCEL_WRITE);
   launch(stream, args.op(), accesses.data(), accesses.size(),
-         [&threads = *ops.pool, kernel = ops.table->pages_checksum, o = out.as<uint64_t>(), pool, kept = keep(std::move(ids))] {
-           kernel(threads, o, pool, kept->data(), size_of(*kept));
+         [threads = ops.pool, kernel = ops.table->pages_checksum, o = out.as<uint64_t>(), pool, kept = keep(std::move(ids))] {
+           kernel(*threads, o, pool, kept->data(), size_of(*kept));
          });
 }
 

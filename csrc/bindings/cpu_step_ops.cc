@@ -25,6 +25,7 @@ Tensor vector_out(const OpArgs& args, py::handle object, const char* name, DataT
 Tensor logits_in(const OpArgs& args, py::handle object) {
   const Tensor logits = args.in(object, "logits", {kFloat32}, 2, 2);
   args.last_contiguous(logits, "logits");
+  args.at_most(logits.shape[1], "the vocabulary of logits", kMostInt32);
   if (logits.shape[1] < 1) args.fail("logits has shape " + logits.shape_text() + "; the vocabulary must have at least 1 token");
   return logits;
 }
@@ -33,10 +34,9 @@ void argmax(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle
   const OpArgs args("argmax");
   const Tensor logits = logits_in(args, logits_object);
   const Tensor out = vector_out(args, out_object, "out", kInt32, logits.shape[0], "rows of logits");
-  Accesses accesses(stream.device->runtime);
-  accesses.add(out, ACCEL_WRITE);
-  accesses.add(logits, ACCEL_READ);
-  py::gil_scoped_release released;
+  Accesses accesses(args, stream.device->runtime);
+  accesses.add("out", out, ACCEL_WRITE);
+  accesses.add("logits", logits, ACCEL_READ);
   launch_compute(stream, args.op(), accesses.data(), accesses.size(),
                  [&pool = *ops.pool, kernel = ops.table->argmax, o = out.as<int32_t>(), logits] {
                    kernel(pool, o, logits.as<float>(), logits.shape[0], logits.shape[1], logits.strides[0]);
@@ -69,10 +69,11 @@ void sample(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle
   const cpu::SampleArgs a{out.as<int32_t>(), logits.as<float>(), rows,          logits.shape[1],  logits.strides[0],
                           t.as<float>(),     k.as<int32_t>(),    p.as<float>(), s.as<uint64_t>(), at.as<int64_t>()};
   check_sampling(args, a);
-  Accesses accesses(stream.device->runtime);
-  accesses.add(out, ACCEL_WRITE);
-  for (const Tensor& input : {logits, t, k, p, s, at}) accesses.add(input, ACCEL_READ);
-  py::gil_scoped_release released;
+  Accesses accesses(args, stream.device->runtime);
+  accesses.add("out", out, ACCEL_WRITE);
+  const std::pair<const char*, const Tensor&> inputs[] = {{"logits", logits}, {"temperature", t}, {"top_k", k},
+                                                          {"top_p", p},       {"seed", s},        {"position", at}};
+  for (const auto& [name, input] : inputs) accesses.add(name, input, ACCEL_READ);
   launch_compute(stream, args.op(), accesses.data(), accesses.size(),
                  [&pool = *ops.pool, kernel = ops.table->sample, a] { kernel(pool, a); });
 }
@@ -87,6 +88,7 @@ void check_plan(const OpArgs& args, const cpu::PackStepArgs& a, int64_t slot_cou
     const std::string at = "[" + std::to_string(r) + "]";
     if (length < 1) args.fail("query_start" + at + " gives request " + std::to_string(r) + " no token");
     if (a.computed[r] < 0) args.fail("computed" + at + " is " + std::to_string(a.computed[r]) + "; it must be 0 or more");
+    args.at_most(a.computed[r] + length, "computed plus the tokens of a request", kMostInt32);
     const int64_t end = a.computed[r] + length, first = a.computed[r] / a.block_size, last = (end - 1) / a.block_size;
     if (last >= a.table_stride) {
       args.fail("request " + std::to_string(r) + " needs " + std::to_string(last + 1) + " blocks for " + std::to_string(end) +
@@ -104,6 +106,7 @@ void pack_step(CpuOps&, StreamHandle& stream, py::handle input_ids, py::handle p
                py::handle kv_lens, py::handle last_rows, py::handle tokens, py::handle slots, py::handle query_start,
                py::handle computed, py::handle block_tables, py::handle last_token, int64_t block_size) {
   const OpArgs args("pack_step");
+  args.at_most(block_size, "block_size", kMostInt32);
   if (block_size < 1) args.fail("block_size is " + std::to_string(block_size) + "; it must be 1 or more");
   const Tensor token = args.in(tokens, "tokens", {kInt32}, 1, 1), slot = args.in(slots, "slots", {kInt32}, 1, 1);
   const int64_t count = token.shape[0], requests = slot.shape[0];
@@ -137,9 +140,13 @@ void pack_step(CpuOps&, StreamHandle& stream, py::handle input_ids, py::handle p
                             lens.as<int32_t>(),
                             rows.as<int32_t>()};
   check_plan(args, a, last.shape[0]);
-  Accesses accesses(stream.device->runtime);
-  for (const Tensor& t : {ids, at, mapping, lens, rows}) accesses.add(t, ACCEL_WRITE);
-  for (const Tensor& t : {token, slot, start, done, tables, last}) accesses.add(t, ACCEL_READ);
+  Accesses accesses(args, stream.device->runtime);
+  const std::pair<const char*, const Tensor&> outputs[] = {
+      {"input_ids", ids}, {"positions", at}, {"slot_mapping", mapping}, {"kv_lens", lens}, {"last_rows", rows}};
+  for (const auto& [name, output] : outputs) accesses.add(name, output, ACCEL_WRITE);
+  const std::pair<const char*, const Tensor&> inputs[] = {{"tokens", token},  {"slots", slot},          {"query_start", start},
+                                                          {"computed", done}, {"block_tables", tables}, {"last_token", last}};
+  for (const auto& [name, input] : inputs) accesses.add(name, input, ACCEL_READ);
   launch_compute(stream, args.op(), accesses.data(), accesses.size(), [a] { cpu::pack_step(a); });
 }
 
@@ -164,9 +171,11 @@ void stop_check(CpuOps&, StreamHandle& stream, py::handle reason, py::handle sam
                         ends.as<int32_t>(),
                         count,
                         ends.shape[0]};
-  Accesses accesses(stream.device->runtime);
-  accesses.add(out, ACCEL_WRITE);
-  for (const Tensor& t : {token, made, most, ignore, ends}) accesses.add(t, ACCEL_READ);
+  Accesses accesses(args, stream.device->runtime);
+  accesses.add("out", out, ACCEL_WRITE);
+  const std::pair<const char*, const Tensor&> inputs[] = {
+      {"sampled", token}, {"generated", made}, {"max_tokens", most}, {"ignore_eos", ignore}, {"eos", ends}};
+  for (const auto& [name, input] : inputs) accesses.add(name, input, ACCEL_READ);
   launch_compute(stream, args.op(), accesses.data(), accesses.size(), [a] { cpu::stop_check(a); });
 }
 
@@ -178,10 +187,10 @@ void update_slots(CpuOps&, StreamHandle& stream, py::handle last_token, py::hand
   const int64_t count = slot.shape[0];
   const Tensor token = vector_in(args, sampled, "sampled", kInt32, count, "number of slots");
   args.range(slot.as<int32_t>(), count, "slots", 0, last.shape[0], "the slots of last_token");
-  Accesses accesses(stream.device->runtime);
-  accesses.add(last, ACCEL_READ_WRITE);
-  accesses.add(slot, ACCEL_READ);
-  accesses.add(token, ACCEL_READ);
+  Accesses accesses(args, stream.device->runtime);
+  accesses.add("last_token", last, ACCEL_READ_WRITE);
+  accesses.add("slots", slot, ACCEL_READ);
+  accesses.add("sampled", token, ACCEL_READ);
   launch_compute(
       stream, args.op(), accesses.data(), accesses.size(),
       [l = last.as<int32_t>(), s = slot.as<int32_t>(), t = token.as<int32_t>(), count] { cpu::update_slots(l, s, t, count); });

@@ -4,11 +4,16 @@
 // closed device and holds off closing while the call runs.
 #pragma once
 
+#include <pybind11/pybind11.h>
+
 #include <atomic>
+#include <cstdio>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "accel/error.h"
@@ -103,27 +108,46 @@ struct GateHandle {
   ~GateHandle() { device->runtime->gate_destroy(gate); }
 };
 
-// Launches `body` (a callable without arguments that cannot fail) on the stream. Where the stream runs inline the closure stays
+// Launches `body` (a callable without arguments) on the stream, without the GIL: another thread may have to run Python before
+// an event that the stream waits for completes. Where the stream runs inline the closure stays
 // on the stack; elsewhere it is moved to the heap and released after it ran.
 template <typename Body>
 void launch(StreamHandle& handle, const char* op, const AccelAccess* accesses, size_t num_accesses, Body&& body) {
-  using Closure = std::decay_t<Body>;
+  // A closure and how it failed. Nothing may be thrown through the C table, so a failure is carried round it: to the caller
+  // where the work ran inline, into the stream's error where it was queued.
+  struct Work {
+    std::decay_t<Body> run;
+    bool queued;
+    std::exception_ptr failure;
+  };
+  pybind11::gil_scoped_release released;
   Use use(*handle.device);
   AccelLaunch launch{};
   launch.struct_size = sizeof(AccelLaunch);
   launch.op = op;
-  launch.work = [](void* arg, char*, size_t) -> int32_t {
-    (*static_cast<Closure*>(arg))();
-    return 0;
+  launch.work = [](void* arg, char* error, size_t size) -> int32_t {
+    auto& work = *static_cast<Work*>(arg);
+    try {
+      work.run();
+      return 0;
+    } catch (...) {
+      if (work.queued) std::snprintf(error, size, "the kernel ran out of memory");
+      work.failure = std::current_exception();
+      return work.queued ? 1 : 0;
+    }
   };
   launch.accesses = accesses;
   launch.num_accesses = num_accesses;
   if (handle.runs_inline) {
-    launch.arg = &body;
-  } else {
-    launch.arg = new Closure(std::forward<Body>(body));
-    launch.release = [](void* arg) { delete static_cast<Closure*>(arg); };
+    Work work{std::forward<Body>(body), false, nullptr};
+    launch.arg = &work;
+    check(*handle.device, handle.device->runtime->launch(handle.stream, &launch), op);
+    if (work.failure)
+      throw Error(ErrorKind::kOutOfMemory, "the kernel ran out of memory", op, "use a smaller step or fewer threads");
+    return;
   }
+  launch.arg = new Work{std::forward<Body>(body), true, nullptr};
+  launch.release = [](void* arg) { delete static_cast<Work*>(arg); };
   check(*handle.device, handle.device->runtime->launch(handle.stream, &launch), op);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 namespace accel::py_bindings {
 namespace {
@@ -10,6 +11,40 @@ std::string type_list(std::initializer_list<DataType> types) {
   std::string text;
   for (const DataType t : types) text += (text.empty() ? "" : ", ") + dtype_name(t);
   return text;
+}
+
+// First and past-the-end byte that the elements of `t` can touch.
+std::pair<const std::byte*, const std::byte*> range_of(const Tensor& t) {
+  int64_t low = 0, high = 0;
+  for (int32_t i = 0; i < t.ndim; ++i) {
+    const int64_t reach = (t.shape[i] - 1) * t.strides[i];
+    (reach < 0 ? low : high) += reach;
+  }
+  const int64_t size = t.dtype.bytes();
+  return {t.data + low * size, t.data + (high + 1) * size};
+}
+
+// Whether two elements share an address: from the innermost dimension out, each stride must step over what lies inside it.
+bool overlaps_itself(const Tensor& t) {
+  if (t.numel() == 0) return false;
+  std::vector<std::pair<int64_t, int64_t>> dims;  // |stride|, extent
+  for (int32_t i = 0; i < t.ndim; ++i) {
+    if (t.shape[i] > 1) dims.emplace_back(t.strides[i] < 0 ? -t.strides[i] : t.strides[i], t.shape[i]);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t inside = 1;
+  for (const auto& [stride, extent] : dims) {
+    if (stride < inside) return true;
+    inside = stride * (extent - 1) + inside;
+  }
+  return false;
+}
+
+bool same_elements(const Tensor& a, const Tensor& b) {
+  bool same = a.data == b.data && a.dtype == b.dtype && a.ndim == b.ndim;
+  for (int32_t i = 0; same && i < a.ndim; ++i)
+    same = a.shape[i] == b.shape[i] && (a.shape[i] == 1 || a.strides[i] == b.strides[i]);
+  return same;
 }
 
 }  // namespace
@@ -34,6 +69,8 @@ Tensor OpArgs::out(py::handle object, const char* name, std::initializer_list<Da
                    int max_dims) const {
   const Tensor t = in(object, name, types, min_dims, max_dims);
   if (t.readonly) fail(std::string(name) + " is read-only, and the op writes it");
+  if (overlaps_itself(t))
+    fail(std::string(name) + " has elements that share memory, and the op writes it; make a contiguous copy");
   return t;
 }
 
@@ -51,7 +88,25 @@ void OpArgs::last_contiguous(const Tensor& t, const char* name) const {
   if (!t.contiguous(t.ndim - 1)) fail(std::string(name) + " is not contiguous in its last dimension; make a contiguous copy");
 }
 
-void Accesses::add(const Tensor& t, AccelAccessMode mode) {
+void Accesses::check(const char* name, const Tensor& t, AccelAccessMode mode) {
+  if (t.numel() == 0) return;
+  const auto [begin, end] = range_of(t);
+  for (const Argument& other : seen_) {
+    if ((mode | other.mode) == ACCEL_READ) continue;
+    const bool one_reads = mode == ACCEL_READ || other.mode == ACCEL_READ;
+    if (alias_ == Alias::kSameElements && one_reads && same_elements(t, other.tensor)) continue;
+    // Whole ranges, from first to last element: views that interleave count as overlapping.
+    const auto [other_begin, other_end] = range_of(other.tensor);
+    if (begin < other_end && other_begin < end) {
+      args_.fail(std::string(name) + " and " + other.name +
+                 " overlap in memory, and the op writes one of them; give it a tensor of its own");
+    }
+  }
+  seen_.push_back({name, t, mode});
+}
+
+void Accesses::add(const char* name, const Tensor& t, AccelAccessMode mode) {
+  check(name, t, mode);
   if (!wanted_ || t.numel() == 0) return;
   if (t.contiguous()) {
     list_.push_back({t.data, static_cast<size_t>(t.nbytes()), 0, nullptr, 1, mode});

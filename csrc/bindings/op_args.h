@@ -18,6 +18,9 @@
 
 namespace accel::py_bindings {
 
+// Token ids, positions and lengths are int32.
+inline constexpr int64_t kMostInt32 = 0x7fffffff;
+
 // One argument while it is checked: `OpArgs args("rms_norm"); Tensor x = args.in(handle, "x", {kFloat32}, 2, 3);`
 class OpArgs {
  public:
@@ -29,6 +32,9 @@ class OpArgs {
 
   // Dimension `dim` of `t` must be `wanted`, which is called `what` in the message.
   void dim(const Tensor& t, const char* name, int dim, int64_t wanted, const char* what) const;
+  void at_most(int64_t value, const char* what, int64_t limit) const {
+    if (value > limit) fail(std::string(what) + " is " + std::to_string(value) + "; the limit is " + std::to_string(limit));
+  }
   void contiguous(const Tensor& t, const char* name) const;
   void last_contiguous(const Tensor& t, const char* name) const;
   // All of `values[0..count)` must lie in [low, high).
@@ -47,19 +53,35 @@ class OpArgs {
   const char* op_;
 };
 
-// Builds the accesses of a launch, when the runtime looks at them.
+// What a launch reads and writes: refuses arguments that overlap where one is written, and builds the declared accesses when
+// the runtime looks at them.
 class Accesses {
  public:
-  explicit Accesses(const AccelRuntime* runtime) : wanted_(runtime->tracks_accesses != 0) {}
+  // What an output may share with an input: nothing, or exactly its elements (an op that reads each before it writes it).
+  enum class Alias { kNone, kSameElements };
+
+  Accesses(const OpArgs& args, const AccelRuntime* runtime, Alias alias = Alias::kNone)
+      : args_(args), alias_(alias), wanted_(runtime->tracks_accesses != 0) {}
   bool wanted() const { return wanted_; }
-  void add(const Tensor& t, AccelAccessMode mode);
+  // The whole of `t`. Throws InvalidArgument when it overlaps an argument added before and either is written.
+  void add(const char* name, const Tensor& t, AccelAccessMode mode);
+  // The same check without a declaration, for a pool whose pages are declared by add_indexed.
+  void check(const char* name, const Tensor& t, AccelAccessMode mode);
   // `count` ranges of `bytes` at base + index[i] * stride; `index` is kept here until the launch.
   void add_indexed(void* base, size_t bytes, int64_t stride, std::vector<int32_t> index, AccelAccessMode mode);
   const AccelAccess* data() const { return list_.data(); }
   size_t size() const { return list_.size(); }
 
  private:
+  struct Argument {
+    const char* name;
+    Tensor tensor;
+    AccelAccessMode mode;
+  };
+  const OpArgs& args_;
+  Alias alias_;
   bool wanted_;
+  std::vector<Argument> seen_;
   std::vector<AccelAccess> list_;
   std::vector<std::vector<int32_t>> indices_;
 };

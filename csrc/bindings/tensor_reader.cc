@@ -87,7 +87,38 @@ Tensor from_numpy(const py::array& array, const char* op, const char* argument) 
   return t;
 }
 
-// For places without DLPack: address, shape and dtype by name.
+// Strides in elements of an object that has data_ptr: an attribute `strides` or a method `stride`; row-major where it
+// has neither.
+void read_strides(py::handle object, Tensor& t, const char* op, const char* argument) {
+  std::vector<int64_t> strides;
+  if (py::hasattr(object, "strides")) {
+    strides = object.attr("strides").cast<std::vector<int64_t>>();
+  } else if (py::hasattr(object, "stride")) {
+    strides = object.attr("stride")().cast<std::vector<int64_t>>();
+  } else {
+    if (py::hasattr(object, "is_contiguous") && !object.attr("is_contiguous")().cast<bool>()) {
+      refuse(op, argument, "is not contiguous and does not tell its strides");
+    }
+    t.set_row_major();
+    return;
+  }
+  if (static_cast<int32_t>(strides.size()) != t.ndim) refuse(op, argument, "has a stride too few or too many");
+  std::copy(strides.begin(), strides.end(), t.strides);
+}
+
+// Host memory where the object says so; anything else is some device, which no host op takes.
+int32_t read_device(py::handle object) {
+  for (const char* name : {"place", "device"}) {
+    if (!py::hasattr(object, name)) continue;
+    const std::string text = py::str(object.attr(name));
+    const bool host = text.find("cpu") != std::string::npos || text.find("CPU") != std::string::npos;
+    constexpr int32_t kOtherDevice = 12;  // DLPack's kDLExtDev
+    return host ? kHostDevice : kOtherDevice;
+  }
+  return kHostDevice;
+}
+
+// For places without DLPack: address, shape, dtype and device by name.
 Tensor from_accessors(py::handle object, const char* op, const char* argument) {
   Tensor t;
   t.data = reinterpret_cast<std::byte*>(object.attr("data_ptr")().cast<uintptr_t>());
@@ -98,12 +129,17 @@ Tensor from_accessors(py::handle object, const char* op, const char* argument) {
   std::copy(shape.begin(), shape.end(), t.shape);
   std::string name = py::str(object.attr("dtype"));
   t.dtype = parse_dtype(name.substr(name.find_last_of('.') + 1));
-  if (py::hasattr(object, "strides")) {
-    const auto strides = object.attr("strides").cast<std::vector<int64_t>>();
-    std::copy_n(strides.begin(), std::min(strides.size(), shape.size()), t.strides);
-  } else {
-    t.set_row_major();
+  t.device_type = read_device(object);
+  read_strides(object, t, op, argument);
+  return t;
+}
+
+// What no reader may let through.
+Tensor validated(const Tensor& t, const char* op, const char* argument) {
+  for (int32_t i = 0; i < t.ndim; ++i) {
+    if (t.shape[i] < 0) refuse(op, argument, "has the negative extent " + std::to_string(t.shape[i]));
   }
+  if (!t.data && t.numel() > 0) refuse(op, argument, "has a null address");
   return t;
 }
 
@@ -121,13 +157,20 @@ Tensor read_tensor(py::handle object, const char* op, const char* argument) {
   static PyTypeObject* const view_type = reinterpret_cast<PyTypeObject*>(py::type::of<View>().ptr());
   if (type == view_type) return object.cast<const View&>().tensor;
   if (object.is_none()) refuse(op, argument, "is None; a tensor is needed");
-  if (const dlpack::ExchangeTable* table = exchange_table(type)) {
-    dlpack::BorrowedTensor borrowed{};
-    if (table->tensor_from_py_object_no_sync(object.ptr(), &borrowed) != 0) throw py::error_already_set();
-    return from_dlpack(borrowed, op, argument);
+  try {
+    if (const dlpack::ExchangeTable* table = exchange_table(type)) {
+      dlpack::BorrowedTensor borrowed{};
+      if (table->tensor_from_py_object_no_sync(object.ptr(), &borrowed) != 0) throw py::error_already_set();
+      return validated(from_dlpack(borrowed, op, argument), op, argument);
+    }
+    if (py::isinstance<py::array>(object)) return from_numpy(py::reinterpret_borrow<py::array>(object), op, argument);
+    if (py::hasattr(object, "data_ptr")) return validated(from_accessors(object, op, argument), op, argument);
+  } catch (py::error_already_set& raised) {
+    if (!raised.matches(PyExc_Exception)) throw;  // an interrupt is not about the tensor
+    refuse(op, argument, "cannot be read as a tensor: " + std::string(py::str(raised.value())));
+  } catch (const py::cast_error&) {
+    refuse(op, argument, "cannot be read as a tensor: its data_ptr, shape or strides are no whole numbers");
   }
-  if (py::isinstance<py::array>(object)) return from_numpy(py::reinterpret_borrow<py::array>(object), op, argument);
-  if (py::hasattr(object, "data_ptr")) return from_accessors(object, op, argument);
   refuse(op, argument, "is a " + std::string(type->tp_name) + "; a tensor (framework, NumPy or accel view) is needed");
 }
 
