@@ -7,6 +7,8 @@
 // Invariants
 //   * A worker touches a job only between join and leave, and join succeeds only while the job is OPEN. So a worker that the
 //     system runs late neither delays the caller nor sees a finished job; the caller can claim every chunk itself.
+//   * A body that throws ends the job early: the first exception is kept, no further chunk is claimed, and the caller rethrows
+//     it once every worker has left. Kept before leave, read after active = 0, so it needs no lock.
 //   * Nobody spins longer than kSpin: a spinning thread takes the core its peer may be waiting for.
 //   * In a child of fork the workers do not exist: its pools run inline.
 #include "thread_pool.h"
@@ -20,9 +22,11 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <mutex>
 #include <system_error>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "fp_env.h"
@@ -42,6 +46,14 @@ constexpr int64_t kChunksPerThread = 4;  // enough that an uneven start evens ou
 
 // True on a pool's own worker, and on a caller inside a job: a nested call runs inline.
 thread_local bool inside_job = false;
+
+class InsideJob {
+ public:
+  InsideJob() { inside_job = true; }
+  ~InsideJob() { inside_job = false; }
+  InsideJob(const InsideJob&) = delete;
+  InsideJob& operator=(const InsideJob&) = delete;
+};
 
 // Rises in the child of every fork.
 std::atomic<uint32_t> fork_count{0};
@@ -146,6 +158,8 @@ struct ThreadPool::Impl {
   Fn fn = nullptr;
   const void* ctx = nullptr;
   int64_t count = 0, chunk = 1;
+  std::exception_ptr failure;  // written by whoever sets `failed`
+  std::atomic<bool> failed{false};
 
   alignas(64) std::atomic<int64_t> next{0};
   alignas(64) std::atomic<uint32_t> state{0};
@@ -155,12 +169,16 @@ struct ThreadPool::Impl {
 
   bool is_fork() const { return fork_count.load(std::memory_order_relaxed) != born; }
 
-  // noexcept: a body that threw would leave workers inside a job whose context is gone.
+  // noexcept: an exception that went on from here would leave workers inside a job whose context is gone.
   void claim_chunks() noexcept {
-    for (;;) {
-      const int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
-      if (begin >= count) return;
-      fn(ctx, begin, std::min(begin + chunk, count));
+    try {
+      while (!failed.load(std::memory_order_relaxed)) {
+        const int64_t begin = next.fetch_add(chunk, std::memory_order_relaxed);
+        if (begin >= count) return;
+        fn(ctx, begin, std::min(begin + chunk, count));
+      }
+    } catch (...) {
+      if (!failed.exchange(true, std::memory_order_relaxed)) failure = std::current_exception();
     }
   }
 
@@ -200,6 +218,7 @@ struct ThreadPool::Impl {
     ctx = context;
     count = items;
     chunk = std::max(grain, (items + threads * kChunksPerThread - 1) / (threads * kChunksPerThread));
+    failed.store(false, std::memory_order_relaxed);
     next.store(0, std::memory_order_relaxed);
     state.store(kOpen, std::memory_order_release);
     const int64_t helpers = std::min((items + chunk - 1) / chunk, threads) - 1;
@@ -212,6 +231,7 @@ struct ThreadPool::Impl {
       if (nobody_inside()) break;
       left.sleep_while(before);
     }
+    if (const std::exception_ptr thrown = std::exchange(failure, nullptr)) std::rethrow_exception(thrown);
   }
 };
 
@@ -249,9 +269,8 @@ void ThreadPool::run(int64_t count, int64_t grain, Fn fn, const void* ctx) {
     fn(ctx, 0, count);
     return;
   }
-  inside_job = true;
+  const InsideJob inside;
   impl_->run_job(count, std::max<int64_t>(grain, 1), fn, ctx);
-  inside_job = false;
 }
 
 int affinity_threads() {

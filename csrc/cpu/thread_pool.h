@@ -21,7 +21,8 @@ class ThreadPool {
   int threads() const;
 
   // Call body(begin, end) until [0, count) is covered, in chunks of at least `grain`. The caller takes part; returns when all
-  // is done. Runs inline when count <= grain or there is one thread. Calls from several host threads take turns.
+  // is done. Runs inline when count <= grain or there is one thread. Calls from several host threads take turns. When body
+  // throws, parts of [0, count) may be left out, and the first exception is thrown here after every thread has let go.
   template <typename Body>
   void parallel_for(int64_t count, int64_t grain, const Body& body) {
     run(count, grain, [](const void* ctx, int64_t begin, int64_t end) { (*static_cast<const Body*>(ctx))(begin, end); }, &body);
