@@ -4,6 +4,7 @@
 #include <pybind11/pybind11.h>
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "../cpu/kernels.h"
@@ -18,6 +19,7 @@ struct Packed {
   cpu::PackedWeight weight;
   size_t bytes;
   py::object owner;
+  std::shared_ptr<std::mutex> packing;  // held while rows are placed: rows of one panel share bytes
 };
 
 // Everything an op needs besides its arguments.

@@ -2,7 +2,9 @@
 
 #include <pybind11/stl.h>
 
+#include <algorithm>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <vector>
 
@@ -12,6 +14,8 @@ namespace accel::py_bindings {
 namespace {
 
 constexpr const char* kOp = "pack_weight";
+// Elements of a weight, its padding included: 2^47 bytes as float32. Keeps every size below within int64.
+constexpr int64_t kMaxElements = int64_t{1} << 45;
 
 cpu::WeightFormat parse_format(const std::string& name) {
   static const std::map<std::string, cpu::WeightFormat> formats = {{"float32", cpu::WeightFormat::kF32},
@@ -66,6 +70,11 @@ size_t packed_bytes(const std::string& format_text, int64_t n, int64_t k) {
     args.fail("input features " + std::to_string(k) + " are no multiple of " + std::to_string(cpu::kQuantBlock) + ", which " +
               format_text + " needs");
   }
+  if (n > kMaxElements || k > kMaxElements / ((n + cpu::kPanel - 1) / cpu::kPanel * cpu::kPanel)) {
+    args.fail("a weight of " + std::to_string(n) + " x " + std::to_string(k) + "; the limit is " +
+              std::to_string(kMaxElements) + " elements, with " + std::to_string(n) + " rounded up to a multiple of " +
+              std::to_string(cpu::kPanel));
+  }
   return cpu::packed_bytes(format, n, k);
 }
 
@@ -75,7 +84,8 @@ std::unique_ptr<Packed> wrap(const py::object& storage, const std::string& forma
   const size_t bytes = packed_bytes(format, n, k);
   args.dim(t, "storage", 0, static_cast<int64_t>(bytes), "bytes of the packed weight");
   args.contiguous(t, "storage");
-  return std::unique_ptr<Packed>(new Packed{{parse_format(format), n, k, t.data}, bytes, storage});
+  return std::unique_ptr<Packed>(
+      new Packed{{parse_format(format), n, k, t.data}, bytes, storage, std::make_shared<std::mutex>()});
 }
 
 // Rows [count, row_bytes] of uint8 as output features targets[i], or first + i.
@@ -99,11 +109,12 @@ void pack_rows(Packed& p, const std::string& encoding_text, py::handle rows_obje
     args.contiguous(t, "targets");
     args.range(t.as<int64_t>(), count, "targets", 0, w.n, "the weight");
     targets = t.as<int64_t>();
-  } else if (first < 0 || first + count > w.n) {
-    args.fail("rows " + std::to_string(first) + " to " + std::to_string(first + count) + " leave the weight of " +
+  } else if (first < 0 || count > w.n || first > w.n - count) {
+    args.fail(std::to_string(count) + " rows from row " + std::to_string(first) + " leave the weight of " +
               std::to_string(w.n));
   }
   py::gil_scoped_release released;
+  const std::lock_guard<std::mutex> lock(*p.packing);
   if (!cpu::pack_rows(w.format, w.n, w.k, const_cast<void*>(w.data), encoding.code, rows.data, count, targets, first)) {
     args.fail("a scale of " + encoding_text + " is too large to be held as " + format_name(w.format) +
               "; hold the weights as float32 (dtype)");

@@ -68,7 +68,7 @@ size_t row_bytes(RowEncoding encoding, int64_t k);
 // Place `count` source rows (contiguous, row_bytes each) as output features `targets[i]` (or first + i where targets is
 // null) of the packed weight at `data`. Plain elements may be packed to any float format (round to nearest even), Q4_0 and
 // Q4_1 only to kQ4, Q8_0 only to kQ8. Threads may pack disjoint rows at once only when they lie in different panels. Packing
-// row n - 1 also clears the padding. False, with `data` unusable, when a Q4_0 scale d has no exact half -8 d (|d| > 8188):
+// row n - 1 also clears the padding. False, with `data` as it was, when a Q4_0 scale d has no exact half -8 d (|d| > 8188):
 // such a weight must be held in a float format.
 bool pack_rows(WeightFormat format, int64_t n, int64_t k, void* data, RowEncoding encoding, const void* rows, int64_t count,
                const int64_t* targets, int64_t first);

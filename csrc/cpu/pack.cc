@@ -1,9 +1,10 @@
 // Weights from rows (as files hold them) to panels (as the kernels read them; drawn in kernels.h).
 //
 // Invariant: packing changes no value, except rounding to a narrower float that was asked for. Q4_0 becomes scale d and
-// minimum -8 d, exact in half precision unless |d| > 65504 / 8, which pack_rows refuses.
+// minimum -8 d, exact in half precision unless |d| > 65504 / 8, which pack_rows refuses before it has written anything.
 #include <cstring>
 
+#include "fp_env.h"
 #include "half.h"
 #include "kernels.h"
 
@@ -70,7 +71,7 @@ void put_nibble(std::byte* rows, int64_t i, int64_t column, unsigned value) {
   pair = (pair & static_cast<std::byte>(0xf0u >> shift)) | static_cast<std::byte>(value << shift);
 }
 
-bool pack_q4_row(int64_t k, std::byte* panel, int64_t column, bool with_minimum, const std::byte* row) {
+void pack_q4_row(int64_t k, std::byte* panel, int64_t column, bool with_minimum, const std::byte* row) {
   for (int64_t b = 0; b < k / kQuantBlock; ++b) {
     std::byte* block = panel + b * kQ4BlockBytes;
     uint16_t scale, minimum;
@@ -78,7 +79,6 @@ bool pack_q4_row(int64_t k, std::byte* panel, int64_t column, bool with_minimum,
     if (with_minimum) {
       std::memcpy(&minimum, row + 2, 2);
     } else {
-      if ((scale & 0x7c00u) != 0x7c00u && f16_to_f32(scale & 0x7fffu) > 65504.0f / 8) return false;
       minimum = f32_to_f16(-8.0f * f16_to_f32(scale));
     }
     std::memcpy(block + column * 2, &scale, 2);
@@ -90,6 +90,15 @@ bool pack_q4_row(int64_t k, std::byte* panel, int64_t column, bool with_minimum,
       put_nibble(block + kPanel * 4, i + 16, column, pair >> 4);
     }
     row += with_minimum ? kQ4_1Bytes : kQ4_0Bytes;
+  }
+}
+
+// Whether every scale d of Q4_0 blocks has an exact half -8 d.
+bool scales_fit(int64_t blocks, const std::byte* block) {
+  for (int64_t b = 0; b < blocks; ++b, block += kQ4_0Bytes) {
+    uint16_t scale;
+    std::memcpy(&scale, block, 2);
+    if ((scale & 0x7c00u) != 0x7c00u && f16_to_f32(scale & 0x7fffu) > 65504.0f / 8) return false;
   }
   return true;
 }
@@ -147,8 +156,11 @@ size_t row_bytes(RowEncoding encoding, int64_t k) {
   return 0;
 }
 
-bool pack_rows(WeightFormat format, int64_t n, int64_t k, void* data, RowEncoding encoding, const void* rows, int64_t count,
-               const int64_t* targets, int64_t first) {
+namespace {
+
+// Not inlined: arithmetic must not move across the switch of the floating-point environment.
+__attribute__((noinline)) void place_rows(WeightFormat format, int64_t n, int64_t k, void* data, RowEncoding encoding,
+                                          const void* rows, int64_t count, const int64_t* targets, int64_t first) {
   const size_t panel_bytes = panel_size(format, k), source_bytes = row_bytes(encoding, k);
   for (int64_t i = 0; i < count; ++i) {
     const int64_t target = targets != nullptr ? targets[i] : first + i;
@@ -158,12 +170,22 @@ bool pack_rows(WeightFormat format, int64_t n, int64_t k, void* data, RowEncodin
     if (format == WeightFormat::kQ8) {
       pack_q8_row(k, panel, column, row);
     } else if (format == WeightFormat::kQ4) {
-      if (!pack_q4_row(k, panel, column, encoding == RowEncoding::kQ4_1, row)) return false;
+      pack_q4_row(k, panel, column, encoding == RowEncoding::kQ4_1, row);
     } else {
       pack_float_row(format, k, panel, column, encoding, row);
     }
     if (target == n - 1) clear_padding(format, n, k, panel);
   }
+}
+
+}  // namespace
+
+bool pack_rows(WeightFormat format, int64_t n, int64_t k, void* data, RowEncoding encoding, const void* rows, int64_t count,
+               const int64_t* targets, int64_t first) {
+  const DefaultFloatEnvironment environment;
+  if (encoding == RowEncoding::kQ4_0 && !scales_fit(count * (k / kQuantBlock), static_cast<const std::byte*>(rows)))
+    return false;
+  place_rows(format, n, k, data, encoding, rows, count, targets, first);
   return true;
 }
 
