@@ -5,8 +5,11 @@ sampled, and on nothing else: not on the row's place in the batch, not on earlie
 
 ::
 
-    logits --/t--> x --top-k--> kept --top-p--> kept --x - log(-log u)--> score --largest--> id
-                                                          u = philox(seed, position, id)
+    logits --(l - max) / t--> x --top-k--> kept --top-p--> kept --x - log(-log u)--> score --largest--> id
+                                                                    u = philox(seed, position, id)
+
+x is float32, each of the two operations rounded once, and max is the largest logit that is no NaN. So the largest x is 0
+whatever the temperature, and x that leaves float32 is minus infinity: out. A row that holds plus infinity is greedy.
 """
 
 from __future__ import annotations
@@ -46,14 +49,15 @@ def sample_reference(
     seed: NDArray[Any],
     position: NDArray[Any],
 ) -> None:
-    """One token a row of `logits` [R, V]; see the module's drawing. Temperature 0 is argmax.
+    """One token a row of `logits` [R, V]; see the module's drawing. Temperature 0 is argmax, and so is plus infinity.
 
     top_k 0 keeps all; equal values keep the lowest ids. top_p keeps the shortest prefix, in falling order of x, whose
     weight reaches that share of the whole (at least one token). Gumbel-max over what is kept, lowest id among equals.
     """
     for row, values in enumerate(logits):
-        if temperature[row] == 0 or _greedy(values) < 0:
-            out[row] = _greedy(values)
+        greedy = _greedy(values)
+        if temperature[row] == 0 or greedy < 0 or values[greedy] == np.inf:
+            out[row] = greedy
             continue
         x = _scaled(values, temperature[row])
         kept = np.sort(_kept(x, int(top_k[row]), float(top_p[row])))
@@ -78,7 +82,8 @@ def acceptable_picks(
     want = np.empty_like(out)
     sample_reference(want, logits, temperature, top_k, top_p, seed, position)
     good: NDArray[np.bool_] = out == want
-    for row in np.flatnonzero(~good & (out >= 0) & (out < logits.shape[1]) & (want >= 0) & (temperature != 0)):
+    drawn = (want >= 0) & (temperature != 0) & ~np.isposinf(logits).any(axis=1)
+    for row in np.flatnonzero(~good & drawn & (out >= 0) & (out < logits.shape[1])):
         x = _scaled(logits[row], temperature[row])
         share = float(top_p[row])
         # At 1 nothing is cut, so there is no border to be near.
@@ -98,8 +103,10 @@ def _greedy(values: NDArray[Any]) -> int:
 
 
 def _scaled(values: NDArray[Any], temperature: Any) -> NDArray[np.float32]:
-    with np.errstate(over="ignore"):
-        return np.asarray(np.where(np.isnan(values), -np.inf, values) / np.float32(temperature), np.float32)
+    """x of a row whose largest logit is finite."""
+    logits = np.where(np.isnan(values), np.float32(-np.inf), np.asarray(values, np.float32))
+    with np.errstate(over="ignore", under="ignore"):
+        return np.asarray((logits - logits.max()) / np.float32(temperature), np.float32)
 
 
 def _kept(x: NDArray[np.float32], top_k: int, top_p: float) -> NDArray[np.intp]:
@@ -109,10 +116,8 @@ def _kept(x: NDArray[np.float32], top_k: int, top_p: float) -> NDArray[np.intp]:
         order = order[:top_k]
     if top_p >= 1:
         return order
-    top = x[order[0]]
-    # An infinite maximum weighs one by definition; the subtraction would make it NaN.
-    with np.errstate(invalid="ignore"):
-        weights = np.exp(np.where(x[order] == top, np.float32(0), x[order] - top)).astype(np.float64)
+    with np.errstate(under="ignore"):
+        weights = np.exp(x[order]).astype(np.float64)
     running = np.cumsum(weights)
     return order[: int(np.count_nonzero(running < top_p * running[-1])) + 1]
 

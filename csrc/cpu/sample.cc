@@ -5,7 +5,6 @@
 #include "sample.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "scratch.h"
@@ -16,6 +15,7 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLowest = std::numeric_limits<float>::lowest();
+constexpr float kReach = 17.0f;  // more than the largest noise, 16.7, and the rounding of scores
 constexpr float kNoBound = std::numeric_limits<float>::quiet_NaN();
 
 struct Candidate {
@@ -28,8 +28,7 @@ bool comes_before(const Candidate& a, const Candidate& b) { return a.x > b.x || 
 struct Row {
   const SampleKernels* kernels;
   int64_t vocab;
-  float most;             // the largest x
-  float* x;               // [vocab]
+  float* x;               // [vocab]; the largest is 0
   float* w;               // [vocab]
   int32_t* ids;           // [vocab]
   Candidate* candidates;  // [vocab]
@@ -107,20 +106,20 @@ int64_t top_p_of_kept(const Row& row, int64_t count, double top_p) {
   std::sort(row.candidates, row.candidates + count, comes_before);
   for (int64_t i = 0; i < count; ++i) {
     const int32_t id = row.candidates[i].id;
-    row.kernels->weights(row.w + id, row.x + id, 1, row.most);
+    row.kernels->weights(row.w + id, row.x + id, 1);
   }
   return cut_prefix(row, 0, count, top_p * weight_of(row, 0, count), 0.0);
 }
 
 // Top-p over the whole vocabulary: bands of falling x are taken whole while they fall short; the band that does not is cut.
 int64_t top_p_of_all(const Row& row, double top_p) {
-  row.kernels->weights(row.w, row.x, row.vocab, row.most);
+  row.kernels->weights(row.w, row.x, row.vocab);
   const double target = top_p * sum_weights(row.w, row.vocab);
   double running = 0.0;
   int64_t count = 0;
   float high = kNoBound;
   for (float width = 2.0f; width <= 256.0f; width *= 2.0f) {
-    const float low = width < 256.0f ? row.most - width : kLowest;
+    const float low = width < 256.0f ? -width : kLowest;
     const int64_t end = count + take(row, count, low, high);
     const double band = weight_of(row, count, end);
     if (running + band >= target) return cut_prefix(row, count, end, target, running);
@@ -152,20 +151,20 @@ Candidate pick(const Row& row, int64_t count, uint64_t seed, int64_t position, C
 }
 
 // The whole vocabulary, skipping what cannot win: u lies in [2^-24, 1 - 2^-24], so the noise is below 16.7, and a token that
-// far below a score already reached is out. The second term of `reach` covers the rounding of scores where x is huge.
+// far below a score already reached is out.
 Candidate pick_of_all(const Row& row, uint64_t seed, int64_t position) {
-  const float reach = 17.0f + std::fabs(row.most) * 0x1p-20f;
-  const float high = std::max(row.most - 4.0f, kLowest);
+  const float high = -4.0f;
   const Candidate best = pick(row, take(row, 0, high, kNoBound), seed, position, {-kInfinity, -1});
-  const float low = std::max(best.x - reach, kLowest);
+  const float low = best.x - kReach;
   return low < high ? pick(row, take(row, 0, low, high), seed, position, best) : best;
 }
 
 int32_t sample_row(const SampleArgs& args, int64_t r, Row& row) {
   const float* logits = args.logits + r * args.row_stride;
-  if (args.temperature[r] == 0.0f) return row.kernels->argmax_row(logits, args.vocab);
-  row.most = row.kernels->scale(row.x, logits, args.vocab, args.temperature[r]);
-  if (row.most == -kInfinity) return -1;
+  const int32_t greedy = row.kernels->argmax_row(logits, args.vocab);
+  // Nothing to pick, or plus infinity, beside which no noise counts.
+  if (args.temperature[r] == 0.0f || greedy < 0 || logits[greedy] == kInfinity) return greedy;
+  row.kernels->scale(row.x, logits, args.vocab, logits[greedy], args.temperature[r]);
   const bool cut = args.top_p[r] < 1.0f;
   const double top_p = static_cast<double>(args.top_p[r]);
   int64_t count;

@@ -40,15 +40,11 @@ void argmax(ThreadPool& pool, int32_t* out, const float* logits, int64_t rows, i
   });
 }
 
-float scale_logits(float* x, const float* logits, int64_t n, float temperature) {
-  f32x16 most = lowest();
+void scale_logits(float* x, const float* logits, int64_t n, float most, float temperature) {
   for (int64_t i = 0; i < n; i += 16) {
-    f32x16 v = div(load_or_lowest(logits + i, n - i), set1(temperature));
-    v = select(not_nan(v), v, lowest());
-    most = max(v, most);
-    store_part(x + i, v, smaller(n - i, 16));
+    const f32x16 v = div(sub(load_or_lowest(logits + i, n - i), set1(most)), set1(temperature));
+    store_part(x + i, select(not_nan(v), v, lowest()), smaller(n - i, 16));
   }
-  return reduce_max(most);
 }
 
 int64_t collect_ids(int32_t* ids, const float* x, int64_t n, float low, float high) {
@@ -70,10 +66,10 @@ int64_t next_above(const float* x, int64_t from, int64_t n, float threshold) {
   return n;
 }
 
-void exp_weights(float* w, const float* x, int64_t n, float most) {
+void exp_weights(float* w, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) {
     const int64_t count = smaller(n - i, 16);
-    store_part(w + i, exp(sub(load_part(x + i, count), set1(most))), count);
+    store_part(w + i, exp(load_part(x + i, count)), count);
   }
 }
 
