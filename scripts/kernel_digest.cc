@@ -2,9 +2,11 @@
 // this machine disagree. scripts/emulate.sh compares the lines across machines, real and emulated: the same bits everywhere,
 // and no instruction that the machine lacks.
 
+#include <atomic>
 #include <cstdio>
 #include <cstring>
 #include <map>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -143,6 +145,10 @@ void samples(const KernelTable& k, ThreadPool& pool, Digests& out) {
   k.sample(pool, {picked.data(), logits.data(), n, vocab, vocab, temperature.data(), top_k.data(), top_p.data(), seed.data(),
                   position.data()});
   out["sample"] = digest(picked);
+  for (int64_t i = 0; i < n; ++i) temperature[static_cast<size_t>(i)] = i % 3 == 0 ? 1e-38f : i % 3 == 1 ? 1e-5f : 1e38f;
+  k.sample(pool, {picked.data(), logits.data(), n, vocab, vocab, temperature.data(), top_k.data(), top_p.data(), seed.data(),
+                  position.data()});
+  out["sample, far temperatures"] = digest(picked);
   k.argmax(pool, picked.data(), logits.data(), n, vocab, vocab);
   out["argmax"] = digest(picked);
 }
@@ -170,9 +176,33 @@ Digests all(const KernelTable& k, int threads) {
   return out;
 }
 
+// A body that throws: its exception reaches the caller, and the pool is as good as before.
+bool survives_exceptions() {
+  ThreadPool pool(4);
+  for (int64_t job = 0; job < 200; ++job) {
+    bool caught = false;
+    try {
+      pool.parallel_for(64, 1, [&](int64_t begin, int64_t end) {
+        if (begin <= job % 64 && job % 64 < end) throw std::bad_alloc();
+        if (job % 3 == 0) throw std::bad_alloc();
+      });
+    } catch (const std::bad_alloc&) {
+      caught = true;
+    }
+    std::atomic<int64_t> sum{0};
+    pool.parallel_for(64, 1, [&](int64_t begin, int64_t end) { sum += end - begin; });
+    if (!caught || sum != 64) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int main() {
+  if (!survives_exceptions()) {
+    std::fprintf(stderr, "an exception inside a job is lost\n");
+    return 1;
+  }
   const KernelTable* generic = kernels(Isa::kGeneric);
   const Digests want = all(*generic, 1);
   for (const Isa isa : {Isa::kGeneric, Isa::kAvx2, Isa::kAvx512}) {

@@ -67,9 +67,13 @@ def _argmax(rng: Rng, *, R: int, V: int, special: str = "") -> Call:
     [{"R": 6, "V": 50, "special": special} for special in _LOGIT_SPECIALS],
     [{"R": 6, "V": 50, "mode": m, "special": s} for m in ("temperature", "top_p", "both") for s in _LOGIT_SPECIALS],
     [{"R": 3, "V": 49152, "mode": mode} for mode in ("temperature", "top_k", "top_p", "both")],
+    [{"R": 6, "V": 50, "mode": m, "t": t} for m in ("temperature", "top_k", "both") for t in (1e-38, 1e-5, 1e38)],
+    [{"R": 6, "V": 50, "t": 1e-38, "special": special} for special in _LOGIT_SPECIALS],
 )
-def _sample(rng: Rng, *, R: int, V: int, mode: str = "mixed", special: str = "") -> Call:
+def _sample(rng: Rng, *, R: int, V: int, mode: str = "mixed", special: str = "", t: float = 0.0) -> Call:
     temperature = rng.uniform(0.2, 2.0, R).astype(np.float32)
+    if t > 0:
+        temperature[:] = t
     top_k = rng.choice([1, 2, 5, 17, V, V + 3], R)
     top_p = rng.choice(np.array([1e-6, 0.1, 0.5, 0.9, 0.999], np.float32), R)
     if mode == "greedy":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -558,9 +559,84 @@ def test_a_weight_packed_in_pieces_and_out_of_order_is_the_same_weight(format: s
         np.testing.assert_array_equal(out, operand.matrix)
 
 
+@pytest.mark.parametrize("isa", ["generic", "avx2", "avx512"])
+def test_a_temperature_near_0_picks_what_argmax_picks(isa: str) -> None:
+    where = target(isa)
+    stream, rows = where.device.current_stream(), 64
+    logits = np.random.default_rng(14).normal(-5, 3, (rows, 1000)).astype(np.float32)
+    logits[0, :4] = [5, 30, 20, 29]
+    greedy, picked = np.empty(rows, np.int32), np.empty(rows, np.int32)
+    where.device.ops.argmax(stream, greedy, logits)
+    top_k = np.tile(np.array([0, 5], np.int32), rows // 2)
+    top_p = np.repeat(np.array([1.0, 0.9], np.float32), rows // 2)
+    seed, position = np.arange(rows, dtype=np.uint64), np.arange(rows, dtype=np.int64)
+    for temperature in (1e-45, 1e-38, 1e-20):
+        temperatures = np.full(rows, temperature, np.float32)
+        where.device.ops.sample(stream, picked, logits, temperatures, top_k, top_p, seed, position)
+        np.testing.assert_array_equal(picked, greedy)
+
+
+@pytest.mark.parametrize("k", [4096, 8192])
+@pytest.mark.parametrize(
+    ("format", "encoding"), [("float32", "float32"), ("bfloat16", "float32"), ("q8", "Q8_0"), ("q4", "Q4_1")]
+)
+def test_linear_keeps_its_tolerance_over_the_widest_rows(format: str, encoding: str, k: int) -> None:
+    rng = np.random.default_rng(15)
+    operand, x = random_weight(rng, 65, k, format, encoding), rng.normal(size=(3, k)).astype(np.float32)
+    device, spec = target().device, op_spec("linear")
+    weight = device.weight(format, 65, k)
+    weight.pack_rows(encoding, operand.rows)
+    got, want = np.empty((3, 65), np.float32), np.empty((3, 65), np.float32)
+    device.ops.linear(device.current_stream(), got, x, weight, None)
+    spec.reference(want, x, operand.matrix, None)
+    limit, error = spec.tolerance["float32"], np.abs(got.astype(np.float64) - want)
+    assert (error <= limit.atol + limit.rtol * np.abs(want)).all()
+    assert error.mean() <= limit.mean * max(1.0, float(np.abs(want).mean()))
+
+
+def test_two_threads_may_pack_rows_of_one_weight() -> None:
+    """Columns j and j + 16 of a panel share every byte of their quants."""
+    operand = random_weight(np.random.default_rng(16), 32, 2048, "q4", "Q4_1")
+    device = target().device
+    ids, out = np.arange(32, dtype=np.int32), np.empty((32, 2048), np.float32)
+    for _ in range(20):
+        weight = device.weight("q4", 32, 2048)
+        halves = [
+            Thread(target=weight.pack_rows, args=("Q4_1", operand.rows[at : at + 16]), kwargs={"first": at})
+            for at in (0, 16)
+        ]
+        for half in halves:
+            half.start()
+        for half in halves:
+            half.join()
+        device.ops.embedding(device.current_stream(), out, ids, weight)
+        np.testing.assert_array_equal(out, operand.matrix)
+
+
+def test_rows_with_a_scale_that_does_not_fit_leave_the_weight_as_it_was() -> None:
+    operand = random_weight(np.random.default_rng(17), 4, 64, "q4", "Q4_0")
+    device = target().device
+    weight = device.weight("q4", 4, 64)
+    weight.pack_rows("Q4_0", operand.rows)
+    rows = np.zeros_like(operand.rows)
+    rows[3, 18:20] = np.array([9000], "<f2").view(np.uint8)
+    with pytest.raises(InvalidArgument, match="scale"):
+        weight.pack_rows("Q4_0", rows)
+    out = np.empty((4, 64), np.float32)
+    device.ops.embedding(device.current_stream(), out, np.arange(4, dtype=np.int32), weight)
+    np.testing.assert_array_equal(out, operand.matrix)
+
+
 @pytest.mark.parametrize(
     ("shape", "fragments"),
-    [(("int3", 4, 32), ("int3", "q4")), (("q4", 4, 33), ("33", "32")), (("float32", 0, 32), ("0", "1"))],
+    [
+        (("int3", 4, 32), ("int3", "q4")),
+        (("q4", 4, 33), ("33", "32")),
+        (("float32", 0, 32), ("0", "1")),
+        (("float32", 2**62, 1), (str(2**62), str(2**45))),
+        (("q4", 2**63 - 1, 32), (str(2**63 - 1), str(2**45))),
+        (("q8", 1, 2**62), (str(2**62), str(2**45))),
+    ],
 )
 def test_a_weight_that_cannot_be_held_is_refused(shape: tuple[str, int, int], fragments: Sequence[str]) -> None:
     with pytest.raises(InvalidArgument) as caught:
@@ -576,8 +652,9 @@ def test_a_weight_that_cannot_be_held_is_refused(shape: tuple[str, int, int], fr
         ("q4", "Q4_0", 17, {}, ("rows", "17", "18")),
         ("q8", "Q4_0", 18, {}, ("Q4_0", "q8")),
         ("q4", "float32", 128, {}, ("float32", "q4")),
-        ("bfloat16", "float32", 128, {"first": 3}, ("3", "5", "4")),
+        ("bfloat16", "float32", 128, {"first": 3}, ("3", "2", "4")),
         ("bfloat16", "float32", 128, {"first": -1}, ("-1",)),
+        ("bfloat16", "float32", 128, {"first": 2**63 - 1}, (str(2**63 - 1), "4")),
         ("bfloat16", "float32", 128, {"targets": np.array([0, 4])}, ("targets", "4")),
         ("bfloat16", "float32", 128, {"targets": np.array([0, -1])}, ("targets", "-1", "4")),
         ("bfloat16", "float32", 128, {"targets": np.array([0])}, ("targets", "2")),

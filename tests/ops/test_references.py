@@ -389,6 +389,14 @@ def test_temperature_0_and_top_k_1_and_a_tiny_top_p_are_argmax(rows: list[list[f
         np.testing.assert_array_equal(sample(logits, seed=seed, **parameters), greedy)
 
 
+@given(st.permutations([-90.0, -3.5, -1.0, 0.0, 2.0, 30.0]), st.sampled_from([0.0, -100.0, 60.0]), seeds)
+def test_a_temperature_near_0_is_argmax(values: list[float], shift: float, seed: int) -> None:
+    logits = np.array([values], np.float32) + np.float32(shift)
+    for temperature in (1e-45, 1e-38, 1e-20, 1e-3):
+        for cut in ({}, {"top_k": 3}, {"top_p": 0.9}):
+            assert sample(logits, seed=seed, temperature=temperature, **cut)[0] == np.argmax(logits)
+
+
 def test_argmax_takes_the_lowest_of_equals_and_never_a_nan() -> None:
     nan, inf = np.nan, np.inf
     logits = np.array([[1, 3, 3], [nan, 1, nan], [nan, -inf, nan], [-inf] * 3, [inf, nan, inf]], np.float32)
