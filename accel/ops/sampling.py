@@ -8,7 +8,7 @@ sampled, and on nothing else: not on the row's place in the batch, not on earlie
     logits --(l - max) / t--> x --top-k--> kept --top-p--> kept --x - log(-log u)--> score --largest--> id
                                                                     u = philox(seed, position, id)
 
-x is float32, each of the two operations rounded once, and max is the largest logit that is no NaN. So the largest x is 0
+x is float32, each of the two operations rounded once, and max is the largest logit but NaN. So the largest x is 0
 whatever the temperature, and x that leaves float32 is minus infinity: out. A row that holds plus infinity is greedy.
 """
 
