@@ -19,13 +19,14 @@
 
 #include "../runtime/host.h"
 #include "../runtime/recorder.h"
+#include "gil.h"
 #include "handles.h"
 #include "view.h"
 
 namespace accel::py_bindings {
 namespace {
 
-using Release = py::call_guard<py::gil_scoped_release>;
+using Release = py::call_guard<GilRelease>;
 
 struct Runtime {
   const AccelRuntime* table;
@@ -123,6 +124,14 @@ bool ready(const DeviceState& device, AccelStatus status, const char* op) {
   return true;
 }
 
+// Asked by the host runtime while work waits on the caller's thread: non-zero leaves a Python error pending, which is raised in
+// place of the runtime's own.
+int32_t interrupted() {
+  if (python_finalizing() || !PyGILState_GetThisThreadState()) return 0;
+  const GilAcquire gil;
+  return PyErr_CheckSignals();
+}
+
 // Blocks in slices, so that Ctrl-C and the closing of the device are noticed during a long wait. `wait(nanoseconds)` is the
 // table's blocking call. The GIL is not held.
 template <typename Wait>
@@ -141,7 +150,7 @@ void block(DeviceState& d, double seconds, const char* op, const Wait& wait) {
         return;
       }
     }
-    py::gil_scoped_acquire gil;
+    const GilAcquire gil;
     if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   }
 }
@@ -179,7 +188,7 @@ void write_message(const std::string& text, char* error, size_t size) {
 }
 
 int32_t run_python(void* arg, char* error, size_t size) {
-  py::gil_scoped_acquire gil;
+  const GilAcquire gil;
   const Inside inside;
   try {
     static_cast<PythonCall*>(arg)->fn();
@@ -191,8 +200,9 @@ int32_t run_python(void* arg, char* error, size_t size) {
 }
 
 void release_python(void* arg) {
-  py::gil_scoped_acquire gil;
+  const GilAcquire gil;
   const Inside inside;
+  const py::error_scope kept;  // an interrupted wait releases its work with the error already set
   delete static_cast<PythonCall*>(arg);
 }
 
@@ -203,7 +213,7 @@ void host_call(StreamHandle& s, py::function fn) {
   launch.work = run_python;
   launch.release = release_python;
   std::unique_ptr<PythonCall, decltype(&release_python)> call(new PythonCall{std::move(fn)}, release_python);
-  py::gil_scoped_release released;
+  const GilRelease released;
   Use use(*s.device);
   launch.arg = call.release();  // from here on the runtime releases it, whatever it returns
   check(*s.device, s.device->runtime->launch(s.stream, &launch), "host_call");
@@ -238,7 +248,7 @@ void copy(DeviceState& d, py::handle dst_object, py::handle src_object, StreamHa
                 "dst has " + std::to_string(dst.nbytes()) + " bytes and src " + std::to_string(src.nbytes()), "copy");
   }
   const AccelCopy run{dst.data, src.data, static_cast<size_t>(dst.nbytes())};
-  py::gil_scoped_release released;
+  const GilRelease released;
   Use use(d);
   check(d, d.runtime->copy(stream.stream, &run, 1), "copy");
 }
@@ -263,7 +273,7 @@ void copy_batch(DeviceState& d, const py::sequence& runs, StreamHandle& stream) 
     }
     list.push_back({dst.data + dst_offset, src.data + src_offset, static_cast<size_t>(bytes)});
   }
-  py::gil_scoped_release released;
+  const GilRelease released;
   Use use(d);
   check(d, d.runtime->copy(stream.stream, list.data(), list.size()), "copy_batch");
 }
@@ -274,7 +284,7 @@ void fill(DeviceState& d, py::handle object, int byte, StreamHandle& stream) {
   refuse_readonly(dst, "fill");
   if (byte < 0 || byte > 255)
     throw Error(ErrorKind::kInvalidArgument, "byte is " + std::to_string(byte) + "; it must be 0 to 255", "fill");
-  py::gil_scoped_release released;
+  const GilRelease released;
   Use use(d);
   check(d, d.runtime->fill(stream.stream, dst.data, static_cast<uint8_t>(byte), static_cast<size_t>(dst.nbytes())), "fill");
 }
@@ -325,7 +335,7 @@ void forget_device(DeviceState* state) {
   if (g_inside > 0 && !state->closed) {
     std::thread(finish).detach();
   } else if (!state->closed && PyGILState_Check()) {
-    py::gil_scoped_release released;
+    const GilRelease released;
     finish();
   } else {
     finish();
@@ -533,6 +543,7 @@ void bind_runtime(py::module_& m) {
              return count;
            })
       .def("open", &open_device, py::arg("index"), py::arg("name"), Release());
+  host::set_interrupted(interrupted);
   bind_streams(m, timeout);
   bind_device(m, timeout);
   m.def(

@@ -1,5 +1,7 @@
 #include "host_stream.h"
 
+#include "host.h"
+
 #include <algorithm>
 #include <utility>
 
@@ -8,11 +10,18 @@ namespace {
 
 constexpr size_t kErrorSize = 512;
 
+constexpr const char* kClosed = "the device was closed";
+
 thread_local std::string g_last_error;
 
 // How long work on the inline stream waits for what it was told to wait for. The caller named no limit, and a wait that
 // never ends would hide the fault; a transfer that takes longer than this has hung.
 constexpr std::chrono::seconds kInlineWaitLimit{60};
+
+// How soon a wait on the caller's thread notices that it should end.
+constexpr std::chrono::milliseconds kSlice{50};
+
+std::atomic<int32_t (*)()> g_interrupted{nullptr};
 
 bool all_done(const Completions& list) {
   return std::all_of(list.begin(), list.end(), [](const CompletionPtr& c) { return c->done(); });
@@ -71,7 +80,7 @@ class WorkerStream final : public AccelStream {
     }
     if (task.signal) {  // stopped: the device is closing, nothing runs any more
       finish(task);
-      return fail(ACCEL_DEVICE_LOST, "the device was closed");
+      return fail(ACCEL_DEVICE_LOST, kClosed);
     }
     wake_->notify();
     return ACCEL_OK;
@@ -216,10 +225,10 @@ class InlineStream final : public AccelStream {
       std::lock_guard<std::mutex> lock(mutex_);
       for (CompletionPtr& c : task.after) pending_.push_back(std::move(c));
     }
-    if (task.run && !await(Clock::now() + kInlineWaitLimit)) {
+    if (const AccelStatus status = task.run ? await_work(task.op) : ACCEL_OK; status != ACCEL_OK) {
+      const std::string message = last_error();  // releasing may run anything
       if (task.release) task.release();
-      return fail(ACCEL_TIMEOUT, std::string(task.op) + ": an event that the compute stream waits for did not complete in " +
-                                     std::to_string(kInlineWaitLimit.count()) + " s");
+      return fail(status, message);
     }
     bool skip;
     {
@@ -245,6 +254,7 @@ class InlineStream final : public AccelStream {
     const bool in_time = await(limit);
     std::lock_guard<std::mutex> lock(mutex_);
     if (const AccelStatus status = failure_.take(); status != ACCEL_OK) return status;
+    if (stopped_) return fail(ACCEL_DEVICE_LOST, kClosed);
     return in_time ? ACCEL_OK : fail(ACCEL_TIMEOUT, "the compute stream waits for an event that is not complete");
   }
 
@@ -279,12 +289,31 @@ class InlineStream final : public AccelStream {
   void stop() override {
     std::lock_guard<std::mutex> lock(mutex_);
     pending_.clear();
+    stopped_ = true;
   }
 
   void retire() override {}
   bool retired() override { return false; }  // belongs to the device
 
  private:
+  // The wait of a launch. Its caller named no limit, so it also ends when the stream stops or the embedder says so.
+  AccelStatus await_work(const std::string& op) {
+    const Clock::time_point limit = Clock::now() + kInlineWaitLimit;
+    for (;;) {
+      const bool done = await(std::min(limit, Clock::now() + kSlice));
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        if (stopped_) return fail(ACCEL_DEVICE_LOST, kClosed);
+      }
+      if (done) return ACCEL_OK;
+      if (Clock::now() >= limit) break;
+      const auto interrupted = g_interrupted.load();
+      if (interrupted && interrupted() != 0) return fail(ACCEL_TIMEOUT, op + ": the wait for an event was interrupted");
+    }
+    return fail(ACCEL_TIMEOUT, op + ": an event that the compute stream waits for did not complete in " +
+                                   std::to_string(kInlineWaitLimit.count()) + " s");
+  }
+
   bool await(Clock::time_point limit) {
     Completions open;
     {
@@ -304,6 +333,7 @@ class InlineStream final : public AccelStream {
   std::mutex mutex_;
   Completions pending_;
   Failure failure_;
+  bool stopped_ = false;
 };
 
 }  // namespace
@@ -349,6 +379,8 @@ AccelStatus fail(AccelStatus status, std::string message) {
   g_last_error = std::move(message);
   return status;
 }
+
+void set_interrupted(int32_t (*interrupted)()) { g_interrupted = interrupted; }
 
 std::unique_ptr<AccelStream> make_worker_stream() { return std::make_unique<WorkerStream>(); }
 std::unique_ptr<AccelStream> make_inline_stream() { return std::make_unique<InlineStream>(); }

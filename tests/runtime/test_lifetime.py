@@ -355,3 +355,73 @@ def test_a_signal_in_a_worker_does_not_end_the_process() -> None:
         assert seen == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, previous)
+
+
+def test_ctrl_c_ends_the_wait_of_a_launch() -> None:
+    # q1 = [gate, e!]     compute = [e?, call]: the launch waits on the main thread, and a signal comes
+    program = """
+import os, signal, threading, accel
+device = accel.open("cpu", threads=1)
+stream, event, ran = device.stream(), device.event(), []
+gate = stream.gate()
+event.record(stream)
+compute = device.current_stream()
+compute.wait(event)
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    compute.host_call(lambda: ran.append(1))
+except KeyboardInterrupt:
+    print("interrupted", ran)
+gate.open()
+compute.host_call(lambda: ran.append(2))
+print(ran)
+"""
+    done = run_python(program)
+    assert (done.returncode, done.stdout) == (0, "interrupted []\n[2]\n"), done.stderr
+
+
+def test_a_signal_while_an_error_is_raised_is_not_lost() -> None:
+    # The handler raises while the class of the error is called: its error is the one that leaves, not a RuntimeError.
+    program = """
+import os, signal, accel, accel.errors
+device = accel.open("cpu", threads=1)
+stream = device.stream()
+gate = stream.gate()
+real = accel.errors.AccelError.__init__
+def init(self, *args, **fields):
+    os.kill(os.getpid(), signal.SIGINT)
+    real(self, *args, **fields)
+accel.errors.AccelError.__init__ = init
+try:
+    stream.synchronize(0)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = run_python(program)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    "call",
+    ["stream.synchronize(86400)", "compute.host_call(time.time)", "stream.query()", "device.event().query()"],
+)
+def test_daemon_threads_inside_the_library_do_not_abort_the_exit(call: str) -> None:
+    program = f"""
+import threading, time, accel
+device = accel.open("cpu", threads=1)
+stream, compute = device.stream(), device.current_stream()
+gate = stream.gate() if "synchronize" in {call!r} else None
+begun = threading.Barrier(5)
+def work():
+    begun.wait()
+    while True:
+        try:
+            {call}
+        except Exception:
+            pass
+for _ in range(4):
+    threading.Thread(target=work, daemon=True).start()
+begun.wait()
+"""
+    done = run_python(program)
+    assert (done.returncode, done.stderr) == (0, "")
