@@ -9,6 +9,8 @@ Invariant: this module knows no framework and no vendor.
 from __future__ import annotations
 
 import atexit
+import sys
+import time
 import weakref
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -27,7 +29,7 @@ from accel.backend import (
     Stream,
     Support,
 )
-from accel.errors import Unsupported
+from accel.errors import Timeout, Unsupported
 
 __all__ = ["RuntimeDevice", "require"]
 
@@ -36,14 +38,24 @@ Event.register(_core.Event)
 Gate.register(_core.Gate)
 HostRegistration.register(_core.HostRegistration)
 
+#: Seconds that work has to end when the interpreter does; what takes longer is abandoned.
+_EXIT_LIMIT = 5.0
+
 #: Devices still open; their worker threads must end before the interpreter does.
 _open_devices: weakref.WeakSet[RuntimeDevice] = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
+    limit = time.monotonic() + _EXIT_LIMIT
+    stuck = []
     for device in list(_open_devices):
-        device.close()
+        try:
+            device._native.close(max(limit - time.monotonic(), 0.0))
+        except Timeout as error:
+            stuck.append(str(error))
+    if stuck:  # abandoned: the process ends all the same
+        print(f"accel: work was still running at exit and is abandoned: {'; '.join(stuck)}", file=sys.stderr)
 
 
 def require(capabilities: Capabilities, device: str, feature: str, alternative: str) -> None:

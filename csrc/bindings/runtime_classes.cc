@@ -298,28 +298,80 @@ std::set<DeviceState*> g_live;
 void after_fork_in_child() {
   for (DeviceState* state : g_live) {
     state->closed = true;
+    state->device = nullptr;  // its threads do not exist here
     state->name += " (of the parent process)";
     new (&state->closing) std::shared_mutex;  // may have been held by a thread that does not exist here
   }
   g_live_mutex.unlock();
 }
 
-void close_now(DeviceState& d) {
-  if (d.closed.exchange(true)) return;
-  // Calls that got in before are let through; later ones see the flag. The lock is not kept while the device closes: its
-  // threads may need the GIL, which the destructor of a handle holds when it asks for the lock.
-  {
-    std::unique_lock<std::shared_mutex> drained(d.closing);
-  }
-  d.runtime->device_close(d.device);
+// Puts a device back that could not be closed yet.
+void put_back(DeviceState& d, AccelDevice* device) {
+  std::unique_lock<std::shared_mutex> alone(d.closing);
+  d.device = device;
 }
 
-void close_device(DeviceState& d) {
+// Closes the device, or throws Timeout naming what still runs at the limit (work cannot be cut off); it counts as closed even
+// then, and closing it again waits again. The GIL is not held, and no lock is kept while it closes: its threads may need the
+// GIL, which the destructor of a handle holds when it asks for the lock.
+void close_now(DeviceState& d, double seconds) {
+  using Clock = std::chrono::steady_clock;
+  constexpr std::chrono::milliseconds kSlice{50};
+  const Clock::time_point limit =
+      Clock::now() + std::chrono::nanoseconds(std::min<int64_t>(nanoseconds(seconds), int64_t{1} << 55));
+  const bool hosted = d.runtime->device_close == host::runtime()->device_close;  // its own table, or one made from it
+  const auto past_limit = [&] {
+    if (PyGILState_GetThisThreadState() && !python_finalizing()) {
+      const GilAcquire gil;
+      if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    }
+    return Clock::now() >= limit;
+  };
+  const auto timeout = [&](const std::string& op) {
+    return Error(ErrorKind::kTimeout, d.name + " is closed to new work, but " + op + " has not ended", "close",
+                 "end it, then close the device again");
+  };
+  d.closed = true;
+  // Calls that got in before are let through, woken where they wait; later ones see the flag.
+  AccelDevice* device = nullptr;
+  for (bool late = false;; late = past_limit()) {
+    std::unique_lock<std::shared_mutex> drained(d.closing, std::defer_lock);
+    {
+      std::shared_lock<std::shared_mutex> beside(d.closing, std::try_to_lock);
+      if (beside && d.device && hosted) host::begin_close(d.device);
+      if (beside && !d.device) return;  // closed, or another thread closes it
+    }
+    const Clock::time_point slice = Clock::now() + kSlice;
+    while (!drained.try_lock() && Clock::now() < slice) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (drained) {
+      device = std::exchange(d.device, nullptr);
+      break;
+    }
+    if (late) throw timeout("a call from another thread");
+  }
+  if (!device) return;
+  if (hosted) {
+    try {
+      host::begin_close(device);  // also the streams that were made meanwhile
+      for (std::string op; !host::ended(device, std::min(limit, Clock::now() + kSlice), &op);) {
+        if (past_limit()) throw timeout(op + " on a stream");
+      }
+    } catch (...) {
+      put_back(d, device);
+      throw;
+    }
+  }
+  d.runtime->device_close(device);
+}
+
+constexpr double kCloseLimit = 10;
+
+void close_device(DeviceState& d, double timeout) {
   if (g_inside > 0) {
     throw Error(ErrorKind::kInvalidArgument, "the device cannot be closed from a host_call, which its closing would wait for",
                 "close", "close it from the thread that opened it");
   }
-  close_now(d);
+  close_now(d, timeout);
 }
 
 // The last reference went without a close(). Closing joins threads: not under the GIL, and not on one of those threads.
@@ -328,13 +380,20 @@ void forget_device(DeviceState* state) {
     std::lock_guard<std::mutex> lock(g_live_mutex);
     g_live.erase(state);
   }
-  const auto finish = [state] {
-    close_now(*state);
+  // Work that does not end keeps the native device for good: its threads still use it.
+  const auto finish = [state, seconds = state->closed || python_finalizing() ? 0 : kCloseLimit] {
+    try {
+      close_now(*state, seconds);
+    } catch (const Error&) {
+    } catch (py::error_already_set&) {
+    }
     delete state;
   };
-  if (g_inside > 0 && !state->closed) {
+  if (!state->device) {
+    delete state;
+  } else if (g_inside > 0) {
     std::thread(finish).detach();
-  } else if (!state->closed && PyGILState_Check()) {
+  } else if (PyGILState_Check()) {
     const GilRelease released;
     finish();
   } else {
@@ -509,7 +568,7 @@ void bind_device(py::module_& m, double timeout) {
             block(d, seconds, "synchronize", [&](int64_t ns) { return d.runtime->device_synchronize(d.device, ns); });
           },
           py::arg("timeout") = timeout, Release())
-      .def("close", &close_device, Release())
+      .def("close", &close_device, py::arg("timeout") = kCloseLimit, Release())
       .def_property_readonly("closed", [](const DeviceState& d) { return d.closed.load(); });
 }
 

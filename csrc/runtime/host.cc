@@ -51,8 +51,7 @@ AccelStatus device_open(int32_t index, AccelDevice** device) {
 }
 
 void device_close(AccelDevice* device) {
-  for (auto& worker : worker_list(device)) worker->stop();
-  device->compute->stop();
+  begin_close(device);
   device->workers.clear();  // joins
   device->retiring.clear();
   for (void* memory : device->allocations) std::free(memory);
@@ -375,5 +374,17 @@ const AccelRuntime kRuntime = {
 }  // namespace
 
 const AccelRuntime* runtime() { return &kRuntime; }
+
+void begin_close(AccelDevice* device) {
+  for (auto& worker : worker_list(device)) worker->stop();
+  device->compute->stop();
+}
+
+bool ended(AccelDevice* device, Clock::time_point limit, std::string* op) {
+  for (auto& worker : worker_list(device)) {
+    if (!worker->ended(limit, op)) return false;
+  }
+  return true;
+}
 
 }  // namespace accel::host

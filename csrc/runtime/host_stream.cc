@@ -153,6 +153,13 @@ class WorkerStream final : public AccelStream {
     return ended_;
   }
 
+  bool ended(Clock::time_point limit, std::string* op) override {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (ended_changed_.wait_until(lock, limit, [this] { return ended_; })) return true;
+    *op = running_op_;
+    return false;
+  }
+
  private:
   // A wake-up that survives the stream it was made for.
   struct Wake {
@@ -181,6 +188,7 @@ class WorkerStream final : public AccelStream {
       Task task = std::move(queue_.front());
       queue_.pop_front();
       running_ = true;
+      running_op_ = task.op;
       const bool skip = failure_.skipping;
       lock.unlock();
       std::string error = skip ? std::string() : run_task(task);
@@ -198,14 +206,16 @@ class WorkerStream final : public AccelStream {
     }
     lock.lock();
     ended_ = true;
+    ended_changed_.notify_all();
   }
 
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::condition_variable changed_, ended_changed_;
   std::deque<Task> queue_;
   CompletionPtr last_;
   Failure failure_;
   bool running_ = false;
+  const char* running_op_ = "";  // the newest that was taken up
   bool retiring_ = false;
   bool stopped_ = false;
   bool ended_ = false;
@@ -288,12 +298,14 @@ class InlineStream final : public AccelStream {
 
   void stop() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    pending_.clear();
+    if (stopped_) return;
     stopped_ = true;
+    pending_.clear();
   }
 
   void retire() override {}
   bool retired() override { return false; }  // belongs to the device
+  bool ended(Clock::time_point, std::string*) override { return true; }
 
  private:
   // The wait of a launch. Its caller named no limit, so it also ends when the stream stops or the embedder says so.

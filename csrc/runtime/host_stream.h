@@ -79,6 +79,8 @@ struct AccelStream {
   // Accept nothing more and end once the queue is empty; `retired` says when that has happened. Does not block.
   virtual void retire() = 0;
   virtual bool retired() = 0;
+  // Wait for the thread's end after stop or retire; false when `op` still runs at the limit.
+  virtual bool ended(accel::host::Clock::time_point limit, std::string* op) = 0;
 
   AccelDevice* device = nullptr;
 };

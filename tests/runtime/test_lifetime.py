@@ -16,7 +16,7 @@ from waiting import SOON
 
 import accel
 from accel.backend import CopyRun, Device, Stream
-from accel.errors import DeviceLost, InvalidArgument
+from accel.errors import DeviceLost, InvalidArgument, Timeout
 
 
 def run_python(program: str) -> subprocess.CompletedProcess[str]:
@@ -425,3 +425,83 @@ begun.wait()
 """
     done = run_python(program)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_closing_ends_the_wait_of_a_launch(device: Device, q1: Stream) -> None:
+    # q1 = [gate, e!]     compute = [e?, call], launched by a thread that waits inside
+    event, gate, compute = device.event(), q1.gate(), device.current_stream()
+    event.record(q1)
+    compute.wait(event)
+    outcomes: list[str] = []
+    begun = threading.Event()
+
+    def launch() -> None:
+        begun.set()
+        try:
+            compute.host_call(lambda: outcomes.append("ran"))
+        except DeviceLost:
+            outcomes.append("lost")
+
+    thread = threading.Thread(target=launch)
+    thread.start()
+    begun.wait(SOON)
+    device.close()
+    thread.join(SOON)
+    assert outcomes == ["lost"]
+    gate.open()
+
+
+def test_closing_names_work_that_does_not_end() -> None:
+    # q1 = [call that waits for the test]: closing gives up, and works once the call has ended
+    device = accel.open("cpu", threads=1)
+    stream, inside, leave = device.stream(), threading.Event(), threading.Event()
+
+    def call() -> None:
+        inside.set()
+        leave.wait(SOON)
+
+    stream.host_call(call)
+    assert inside.wait(SOON)
+    with pytest.raises(Timeout, match="host_call"):
+        device._native.close(0.1)  # type: ignore[attr-defined]
+    assert device.closed  # type: ignore[attr-defined]
+    with pytest.raises(DeviceLost):
+        stream.query()
+    leave.set()
+    device.close()
+
+
+def test_ctrl_c_ends_closing() -> None:
+    # q1 = [call without end]
+    program = """
+import os, queue, signal, threading, accel, accel.runtime_device
+accel.runtime_device._EXIT_LIMIT = 0.1
+device = accel.open("cpu", threads=1)
+stream, inside = device.stream(), threading.Event()
+stream.host_call(lambda: (inside.set(), queue.Queue().get()))
+inside.wait()
+threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    device._native.close(86400)
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    done = run_python(program)
+    assert (done.returncode, done.stdout) == (0, "interrupted\n"), done.stderr
+
+
+@pytest.mark.parametrize("stream", ["device.stream()", "device.current_stream()"], ids=["worker", "inline"])
+def test_work_without_end_does_not_keep_the_interpreter(stream: str) -> None:
+    program = f"""
+import queue, threading, accel, accel.runtime_device
+accel.runtime_device._EXIT_LIMIT = 0.2
+device = accel.open("cpu", threads=1)
+stream, inside = {stream}, threading.Event()
+call = lambda: (inside.set(), queue.Queue().get())
+threading.Thread(target=lambda: stream.host_call(call), daemon=True).start()
+inside.wait()
+"""
+    done = run_python(program)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "abandoned" in done.stderr
