@@ -241,6 +241,7 @@ AccelStatus event_synchronize(AccelEvent* event, int64_t timeout_ns) {
   }
   for (const CompletionPtr& c : captured) {
     if (!c->wait_until(limit)) return fail(ACCEL_TIMEOUT, "the event is not complete");
+    if (c->abandoned()) return fail(ACCEL_DEVICE_LOST, "the event stands for work that was abandoned when its device closed");
   }
   return ACCEL_OK;
 }

@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kErrorSize = 512;
 
 constexpr const char* kClosed = "the device was closed";
+constexpr const char* kAbandoned = "waited for work that was abandoned when its device closed";
 
 thread_local std::string g_last_error;
 
@@ -27,8 +28,16 @@ bool all_done(const Completions& list) {
   return std::all_of(list.begin(), list.end(), [](const CompletionPtr& c) { return c->done(); });
 }
 
+bool any_abandoned(const Completions& list) {
+  return std::any_of(list.begin(), list.end(), [](const CompletionPtr& c) { return c->abandoned(); });
+}
+
+// What later work must still be told of: what is not done, and what never will be.
+bool settled(const CompletionPtr& c) { return c->done() && !c->abandoned(); }
+
 // Runs a task's work; returns the message of a failure, or an empty string.
 std::string run_task(const Task& task) {
+  if (any_abandoned(task.after)) return std::string(task.op) + ": " + kAbandoned;
   char message[kErrorSize] = "";
   if (!task.run || task.run(message, sizeof(message)) == 0) return {};
   return std::string(task.op) + ": " + (message[0] ? message : "failed without a message");
@@ -37,6 +46,11 @@ std::string run_task(const Task& task) {
 void finish(Task& task) {
   if (task.release) task.release();
   if (task.signal) task.signal->signal();
+}
+
+void abandon(Task& task) {
+  if (task.release) task.release();
+  if (task.signal) task.signal->abandon();
 }
 
 // What both kinds of stream remember of a failure. Guarded by the owner's mutex.
@@ -63,7 +77,7 @@ class WorkerStream final : public AccelStream {
     thread_.join();
     // What a stop left behind. Not earlier: this completes events, and every stream of the device must have been stopped by
     // then, or one that waits would run on.
-    for (Task& task : queue_) finish(task);
+    for (Task& task : queue_) abandon(task);
   }
 
   AccelStatus submit(Task task) override {
@@ -79,7 +93,7 @@ class WorkerStream final : public AccelStream {
       }
     }
     if (task.signal) {  // stopped: the device is closing, nothing runs any more
-      finish(task);
+      abandon(task);
       return fail(ACCEL_DEVICE_LOST, kClosed);
     }
     wake_->notify();
@@ -119,12 +133,12 @@ class WorkerStream final : public AccelStream {
     Task task;
     task.op = "wait";
     task.after = completions;
-    if (!all_done(completions)) submit(std::move(task));
+    if (!std::all_of(completions.begin(), completions.end(), settled)) submit(std::move(task));
   }
 
   Completions mark() override {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (last_ && !last_->done()) return {last_};
+    if (last_ && !settled(last_)) return {last_};
     auto done = std::make_shared<Completion>();
     done->signal();
     return {done};
@@ -257,6 +271,7 @@ class InlineStream final : public AccelStream {
   AccelStatus query() override {
     std::lock_guard<std::mutex> lock(mutex_);
     if (const AccelStatus status = failure_.take(); status != ACCEL_OK) return status;
+    if (any_abandoned(pending_)) return fail(ACCEL_DEVICE_LOST, kAbandoned);
     return all_done(pending_) ? ACCEL_OK : ACCEL_NOT_READY;
   }
 
@@ -265,18 +280,20 @@ class InlineStream final : public AccelStream {
     std::lock_guard<std::mutex> lock(mutex_);
     if (const AccelStatus status = failure_.take(); status != ACCEL_OK) return status;
     if (stopped_) return fail(ACCEL_DEVICE_LOST, kClosed);
+    if (any_abandoned(pending_)) return fail(ACCEL_DEVICE_LOST, kAbandoned);
     return in_time ? ACCEL_OK : fail(ACCEL_TIMEOUT, "the compute stream waits for an event that is not complete");
   }
 
   void reset() override {
     std::lock_guard<std::mutex> lock(mutex_);
     failure_ = Failure{};
+    drop([](const CompletionPtr& c) { return c->done(); });
   }
 
   void wait(const Completions& completions) override {
     std::lock_guard<std::mutex> lock(mutex_);
     for (const CompletionPtr& c : completions) {
-      if (!c->done()) pending_.push_back(c);
+      if (!settled(c)) pending_.push_back(c);
     }
   }
 
@@ -285,7 +302,7 @@ class InlineStream final : public AccelStream {
     std::lock_guard<std::mutex> lock(mutex_);
     Completions open;
     for (const CompletionPtr& c : pending_) {
-      if (!c->done()) open.push_back(c);
+      if (!settled(c)) open.push_back(c);
     }
     if (open.empty()) {
       open.push_back(std::make_shared<Completion>());
@@ -316,6 +333,7 @@ class InlineStream final : public AccelStream {
       {
         std::lock_guard<std::mutex> lock(mutex_);
         if (stopped_) return fail(ACCEL_DEVICE_LOST, kClosed);
+        if (any_abandoned(pending_)) return fail(ACCEL_DEVICE_LOST, kAbandoned);
       }
       if (done) return ACCEL_OK;
       if (Clock::now() >= limit) break;
@@ -324,6 +342,11 @@ class InlineStream final : public AccelStream {
     }
     return fail(ACCEL_TIMEOUT, op + ": an event that the compute stream waits for did not complete in " +
                                    std::to_string(kInlineWaitLimit.count()) + " s");
+  }
+
+  template <typename Test>
+  void drop(const Test& test) {
+    pending_.erase(std::remove_if(pending_.begin(), pending_.end(), test), pending_.end());
   }
 
   bool await(Clock::time_point limit) {
@@ -337,8 +360,7 @@ class InlineStream final : public AccelStream {
       if (!c->wait_until(limit)) return false;
     }
     std::lock_guard<std::mutex> lock(mutex_);
-    pending_.erase(std::remove_if(pending_.begin(), pending_.end(), [](const CompletionPtr& c) { return c->done(); }),
-                   pending_.end());
+    drop(settled);  // what was abandoned stays until reset: what comes later counts on it too
     return true;
   }
 
@@ -350,12 +372,13 @@ class InlineStream final : public AccelStream {
 
 }  // namespace
 
-void Completion::signal() {
+void Completion::complete(bool abandoned) {
   std::vector<std::function<void()>> wakes;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (done_.load(std::memory_order_relaxed)) return;
     time_ = Clock::now();
+    abandoned_ = abandoned;
     done_.store(true, std::memory_order_release);
     wakes.swap(wakes_);
   }

@@ -30,7 +30,10 @@ using Clock = std::chrono::steady_clock;
 
 class Completion {
  public:
-  void signal();
+  void signal() { complete(false); }
+  // Done as well, so that nobody waits for ever, but what it stands for did not happen.
+  void abandon() { complete(true); }
+  bool abandoned() const { return done() && abandoned_; }
   bool done() const { return done_.load(std::memory_order_acquire); }
   Clock::time_point time() const { return time_; }  // valid once done
   // False when the limit passed first.
@@ -39,9 +42,12 @@ class Completion {
   void on_signal(std::function<void()> wake);
 
  private:
+  void complete(bool abandoned);
+
   std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> done_{false};
+  bool abandoned_ = false;  // set before done_
   Clock::time_point time_{};
   std::vector<std::function<void()>> wakes_;
 };
