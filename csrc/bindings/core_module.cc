@@ -3,6 +3,7 @@
 #include <pybind11/pybind11.h>
 
 #include "errors.h"
+#include "forbid_new.h"
 #include "runtime_classes.h"
 #include "view.h"
 
@@ -10,5 +11,6 @@ PYBIND11_MODULE(_core, module) {
   module.doc() = "Runtime tables, streams, events and tensor views (native).";
   accel::py_bindings::register_errors();
   accel::py_bindings::bind_view(module);
+  accel::py_bindings::forbid_new(module.attr("View"));
   accel::py_bindings::bind_runtime(module);
 }

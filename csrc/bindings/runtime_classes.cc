@@ -19,6 +19,7 @@
 
 #include "../runtime/host.h"
 #include "../runtime/recorder.h"
+#include "forbid_new.h"
 #include "gil.h"
 #include "handles.h"
 #include "view.h"
@@ -605,6 +606,7 @@ void bind_runtime(py::module_& m) {
   host::set_interrupted(interrupted);
   bind_streams(m, timeout);
   bind_device(m, timeout);
+  for (const char* name : {"Runtime", "NativeDevice", "Stream", "Event", "Gate", "HostRegistration"}) forbid_new(m.attr(name));
   m.def(
       "host_runtime", [] { return checked(host::runtime(), "accel"); },
       "The host runtime: streams, events and copies on the CPU.");
