@@ -16,6 +16,18 @@ if TYPE_CHECKING:
     from accel.backend import Support as Support
     from accel.engine import Engine as Engine
     from accel.engine import RequestOutput as RequestOutput
+    from accel.errors import AbiMismatch as AbiMismatch
+    from accel.errors import AccelError as AccelError
+    from accel.errors import AsyncFailure as AsyncFailure
+    from accel.errors import BackendUnavailable as BackendUnavailable
+    from accel.errors import DeviceLost as DeviceLost
+    from accel.errors import InvalidArgument as InvalidArgument
+    from accel.errors import InvalidRequest as InvalidRequest
+    from accel.errors import ModelError as ModelError
+    from accel.errors import OutOfMemory as OutOfMemory
+    from accel.errors import StorageConfigError as StorageConfigError
+    from accel.errors import Timeout as Timeout
+    from accel.errors import Unsupported as Unsupported
     from accel.registry import open as open
     from accel.sampling_params import SamplingParams as SamplingParams
 
@@ -29,6 +41,18 @@ _EXPORTS = {
     "Engine": "accel.engine",
     "RequestOutput": "accel.engine",
     "SamplingParams": "accel.sampling_params",
+    "AbiMismatch": "accel.errors",
+    "AccelError": "accel.errors",
+    "AsyncFailure": "accel.errors",
+    "BackendUnavailable": "accel.errors",
+    "DeviceLost": "accel.errors",
+    "InvalidArgument": "accel.errors",
+    "InvalidRequest": "accel.errors",
+    "ModelError": "accel.errors",
+    "OutOfMemory": "accel.errors",
+    "StorageConfigError": "accel.errors",
+    "Timeout": "accel.errors",
+    "Unsupported": "accel.errors",
     "open": "accel.registry",
 }
 

@@ -8,7 +8,7 @@
                            ├─ empty / copy / copy_batch / fill
                            └─ ops ──> OpTable          one entry for every op, or its reason to be absent
 
-Rules that hold on every backend (the conformance suite checks each of them):
+Rules that hold on every backend (tests/runtime checks each of them on the host):
 
 * A stream runs in submission order. Two streams are unordered unless an event joins them.
 * ``Stream.wait`` captures the newest record of the event at call time; an event that was never recorded is complete.
@@ -112,7 +112,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a device claims. Each claim is checked both ways by the conformance suite."""
+    """What a device claims. A claim is tested both ways: what is NATIVE must show it, what is NONE must raise."""
 
     async_copy: Support
     events: Support

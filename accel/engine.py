@@ -131,11 +131,14 @@ class Engine:
         memory_fraction: float | None = None,
         progress: Progress | None = None,
     ) -> None:
-        for name, value in (("max_batch_tokens", max_batch_tokens), ("max_requests", max_requests)):
-            if value < 1:
-                raise InvalidArgument(f"{name} is {value}; it must be 1 or more")
-        if num_blocks is not None and num_blocks < 1:
-            raise InvalidArgument(f"num_blocks is {num_blocks}; it must be 1 or more, or None to measure")
+        counts = {"max_batch_tokens": max_batch_tokens, "max_requests": max_requests, "block_size": block_size}
+        if num_blocks is not None:
+            counts["num_blocks"] = num_blocks
+        for name, value in counts.items():
+            if not hasattr(value, "__index__") or value < 1:
+                raise InvalidArgument(f"{name} is {value!r}; it must be a whole number, 1 or more")
+        if not isinstance(device, str | Device):
+            raise InvalidArgument(f"device is {device!r}; it must be a name for accel.open, or an open Device")
         self._owns_device = not isinstance(device, Device)
         self.device: Device = registry.open(device) if isinstance(device, str) else device
         try:

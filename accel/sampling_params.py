@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from accel.errors import InvalidRequest
@@ -11,6 +10,13 @@ __all__ = ["SamplingParams"]
 
 _SEED_LIMIT = 1 << 64
 _INT32_LIMIT = 1 << 31
+#: Temperatures reach the device as float32.
+_MOST_FLOAT32 = 3.4e38
+
+
+def _require_whole(name: str, value: object) -> None:
+    if not hasattr(value, "__index__"):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
 
 
 @dataclass(frozen=True)
@@ -38,15 +44,19 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
+        for name in ("max_tokens", "top_k", *(() if self.seed is None else ("seed",))):
+            _require_whole(name, getattr(self, name))
         if not 1 <= self.max_tokens < _INT32_LIMIT:
-            raise InvalidRequest(f"max_tokens is {self.max_tokens}; it must be 1 or more", max_tokens=self.max_tokens)
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
             raise InvalidRequest(
-                f"temperature is {self.temperature}; it must be a finite number, 0 or more",
+                f"max_tokens is {self.max_tokens}; it must be 1 to {_INT32_LIMIT - 1}", max_tokens=self.max_tokens
+            )
+        if not 0 <= self.temperature <= _MOST_FLOAT32:
+            raise InvalidRequest(
+                f"temperature is {self.temperature}; it must be 0 to {_MOST_FLOAT32:g}",
                 temperature=self.temperature,
             )
         if not 0 <= self.top_k < _INT32_LIMIT:
-            raise InvalidRequest(f"top_k is {self.top_k}; it must be 0 (off) or more", top_k=self.top_k)
+            raise InvalidRequest(f"top_k is {self.top_k}; it must be 0 (off) to {_INT32_LIMIT - 1}", top_k=self.top_k)
         if not 0 < self.top_p <= 1:
             raise InvalidRequest(f"top_p is {self.top_p}; it must be above 0 and at most 1", top_p=self.top_p)
         if self.seed is not None and not 0 <= self.seed < _SEED_LIMIT:

@@ -21,7 +21,7 @@ from accel.errors import AccelError
 
 __all__ = ["INSTALL", "PYTHON_VARIABLE", "Peer", "PeerError", "start_peer"]
 
-INSTALL: Final = "pip install 'accel[bench]'"
+INSTALL: Final = "pip install llama-cpp-python"
 #: Another interpreter that has the peer, so that it need not be built again in each environment.
 PYTHON_VARIABLE: Final = "ACCEL_PEER_PYTHON"
 

@@ -30,7 +30,7 @@ def _logits(rng: Rng, R: int, V: int, special: str) -> NDArray[np.float32]:
     """Logits of spread 3; `special`: "ties", "nan" scattered with -inf, "nothing" to pick, "inf" once in each row."""
     logits: NDArray[np.float32] = normal(rng, R, V) * np.float32(3)
     if special == "ties":
-        logits = np.round(logits / 3) * np.float32(3)
+        logits = (np.round(logits / 3) * 3).astype(np.float32)
     elif special == "nan":
         logits[rng.random((R, V)) < 0.3] = np.nan
         logits[rng.random((R, V)) < 0.3] = -np.inf

@@ -119,7 +119,8 @@ def _kept(x: NDArray[np.float32], top_k: int, top_p: float) -> NDArray[np.intp]:
     with np.errstate(under="ignore"):
         weights = np.exp(x[order]).astype(np.float64)
     running = np.cumsum(weights)
-    return order[: int(np.count_nonzero(running < top_p * running[-1])) + 1]
+    kept: NDArray[np.intp] = order[: int(np.count_nonzero(running < top_p * running[-1])) + 1]
+    return kept
 
 
 def _scores(x: NDArray[np.float32], seed: int, position: int) -> NDArray[np.float64]:

@@ -120,7 +120,7 @@ class CpuDevice(RuntimeDevice):
             raise OutOfMemory(
                 f"a tensor of {requested} bytes ({dtype} {list(shape)}) does not fit: {free} of {total} bytes are free",
                 device=self.name,
-                hint="use fewer KV blocks or a smaller model",
+                hint="use fewer KV blocks (num_blocks), smaller steps (max_batch_tokens) or a smaller model",
                 requested=requested,
                 free=free,
                 total=total,
@@ -157,7 +157,7 @@ class CpuBackend(Backend):
             return Probe(
                 ProbeState.UNUSABLE,
                 f"the native module of the cpu backend cannot be loaded: {error}",
-                "reinstall accel: pip install --force-reinstall accel (or `make setup` in a checkout)",
+                "build it again: `make setup` in a checkout, or install the wheel you built",
             )
         isa = _native.available_isas()[-1]
         threads = _native.affinity_threads()

@@ -18,6 +18,7 @@
 
 #include "accel/error.h"
 #include "accel/runtime.h"
+#include "gil.h"
 
 namespace accel::py_bindings {
 
@@ -120,7 +121,7 @@ void launch(StreamHandle& handle, const char* op, const AccelAccess* accesses, s
     bool queued;
     std::exception_ptr failure;
   };
-  pybind11::gil_scoped_release released;
+  GilRelease released;
   Use use(*handle.device);
   AccelLaunch launch{};
   launch.struct_size = sizeof(AccelLaunch);

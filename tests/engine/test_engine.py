@@ -131,6 +131,9 @@ def test_one_bad_prompt_of_several_runs_none_of_them(engine_of: Callable[..., En
         ({"top_p": math.nan}, "top_p is nan"),
         ({"top_k": -1}, "top_k is -1"),
         ({"max_tokens": 0}, "max_tokens is 0"),
+        ({"max_tokens": 1 << 31}, "1 to 2147483647"),
+        ({"max_tokens": 1.5}, "max_tokens is 1.5; it must be a whole number"),
+        ({"temperature": 1e39}, "temperature is 1e\\+39"),
         ({"seed": -1}, "seed is -1"),
     ],
 )
@@ -143,7 +146,11 @@ def test_sampling_values_out_of_range_are_refused_by_name(values: dict[str, floa
     ("settings", "error", "message"),
     [
         ({"num_blocks": 0}, InvalidArgument, "num_blocks is 0"),
-        ({"block_size": 0}, InvalidArgument, "block_size of a KV layout is 0"),
+        ({"num_blocks": "8"}, InvalidArgument, "num_blocks is '8'"),
+        ({"max_batch_tokens": None}, InvalidArgument, "max_batch_tokens is None"),
+        ({"block_size": 16.0}, InvalidArgument, "block_size is 16.0"),
+        ({"device": None}, InvalidArgument, "device is None"),
+        ({"block_size": 0}, InvalidArgument, "block_size is 0"),
         ({"max_batch_tokens": 0}, InvalidArgument, "max_batch_tokens is 0"),
         ({"max_model_len": 513}, InvalidArgument, "takes 2 to 512"),
         ({"dtype": "int3"}, Unsupported, "int3"),
