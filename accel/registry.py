@@ -28,11 +28,11 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from accel.backend import Backend, Device, LogicalId, Probe, ProbeState
+from accel.backend import Backend, Device, DeviceInfo, LogicalId, Probe, ProbeState
 from accel.errors import AccelError, BackendUnavailable, InvalidArgument
 
 __all__ = [
@@ -146,15 +146,11 @@ class Registry:
         """
         subject = self.backend(name)
         entry = self._entry(name)
-        try:
-            answer: object = subject.probe()
-        except Exception as error:
-            raise _broken(entry, f"its probe raised {_describe(error)}, which a probe must never do") from error
-        if not isinstance(answer, Probe):
-            raise _broken(entry, f"its probe returned {type(answer).__name__} instead of a Probe")
-        if answer.available and not answer.devices:
-            raise _broken(entry, "its probe says AVAILABLE and lists no device")
-        return answer
+        answer = _ask(entry, "its probe, which must never raise, raised", subject.probe)
+        if fault := _probe_fault(answer):
+            raise _broken(entry, f"its probe returned {fault}")
+        found: Probe = replace(answer, reason=_one_line(answer.reason), hint=_one_line(answer.hint))
+        return found
 
     def probe_all(self) -> dict[str, Probe]:
         """`probe` of every backend, by falling priority. Raises BackendUnavailable for the first broken one."""
@@ -206,12 +202,8 @@ class Registry:
 
     def _open_device(self, name: str, index: int, options: Mapping[str, Any]) -> Device:
         subject = self.backend(name)
-        try:
-            device: object = subject.open(LogicalId(index), **options)
-        except AccelError:
-            raise
-        except Exception as error:
-            raise _broken(self._entry(name), f"opening {name}:{index} raised {_describe(error)}") from error
+        entry, what = self._entry(name), f"opening {name}:{index} raised"
+        device = _ask(entry, what, partial(subject.open, LogicalId(index), **options), passes=AccelError)
         if not isinstance(device, Device):
             raise _broken(self._entry(name), f"opening {name}:{index} gave {type(device).__name__} instead of a Device")
         return device
@@ -287,10 +279,7 @@ def _parse(spec: object, origin: str) -> tuple[str, int]:
 
 
 def _construct(entry: _Entry) -> Backend:
-    try:
-        kind = entry.load()
-    except (Exception, SystemExit) as error:  # a module may even try to end the process
-        raise _broken(entry, f"loading it raised {_describe(error)}") from error
+    kind = _ask(entry, "loading it raised", entry.load)
     if not (isinstance(kind, type) and issubclass(kind, Backend)):
         raise _broken(entry, f"it is {kind!r:.80}, not a subclass of accel.backend.Backend")
     name, priority = getattr(kind, "name", None), getattr(kind, "priority", None)
@@ -300,10 +289,40 @@ def _construct(entry: _Entry) -> Backend:
         raise _broken(entry, f"its priority is {priority!r}, not an integer")
     if entry.name == AUTO or _NAME.fullmatch(entry.name) is None:
         raise _broken(entry, "its name is reserved, or has other characters than a-z, 0-9 and _")
+    made: Backend = _ask(entry, "constructing it without arguments raised", kind)
+    return made
+
+
+def _ask(entry: _Entry, what: str, call: Callable[[], Any], passes: type[Exception] | None = None) -> Any:
+    """Run code of a third party. Whatever it raises, even to end the process, is an error of that backend; only an
+    interrupt of the user, and what `passes`, go through."""
     try:
-        return kind()
-    except Exception as error:
-        raise _broken(entry, f"constructing it without arguments raised {_describe(error)}") from error
+        return call()
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:
+        if passes is not None and isinstance(error, passes):
+            raise
+        raise _broken(entry, f"{what} {_describe(error)}") from error
+
+
+def _probe_fault(found: object) -> str:
+    """What is wrong with what a probe returned; empty when nothing is."""
+    if not isinstance(found, Probe):
+        return f"{type(found).__name__} instead of a Probe"
+    answer: Any = found  # its fields are a third party's: their types are a promise, not a fact
+    if not isinstance(answer.state, ProbeState):
+        return f"the state {answer.state!r:.40}"
+    for name in ("reason", "hint"):
+        if not isinstance(getattr(answer, name), str):
+            return f"a {name} that is no text"
+    if not (isinstance(answer.devices, tuple) and all(isinstance(device, DeviceInfo) for device in answer.devices)):
+        return "devices that are no tuple of DeviceInfo"
+    if not isinstance(answer.versions, Mapping):
+        return "versions that are no mapping"
+    if not (isinstance(answer.notes, tuple) and all(isinstance(note, str) for note in answer.notes)):
+        return "notes that are no tuple of texts"
+    return "a Probe that says AVAILABLE and lists no device" if answer.available and not answer.devices else ""
 
 
 def _broken(entry: _Entry, what: str) -> BackendUnavailable:
@@ -321,11 +340,15 @@ def _broken(entry: _Entry, what: str) -> BackendUnavailable:
 
 
 def _describe(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    try:
+        text = str(error)
+    except Exception:
+        text = "an error that cannot be printed"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    return "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
 
 
 def _installed() -> list[_Entry]:
@@ -343,7 +366,7 @@ def _installed() -> list[_Entry]:
         # Most distributions register nothing here; their metadata, which is slow to parse, stays unread.
         if GROUP not in text:
             continue
-        name = distribution.metadata["Name"] or "?"
+        name = _name_of(distribution)
         key = re.sub(r"[-_.]+", "-", name).lower()
         if key not in seen:
             seen.add(key)
@@ -351,9 +374,20 @@ def _installed() -> list[_Entry]:
     return found
 
 
-def _entries_of(distribution: Any, name: str) -> list[_Entry]:
-    title = f"distribution {name} {distribution.version}"
+def _name_of(distribution: Any) -> str:
+    """The distribution's name; where its metadata cannot be read, the folder that holds it."""
     try:
+        name = distribution.metadata["Name"]
+    except Exception as error:
+        _log.debug("metadata of %r is not readable: %s", distribution, error)
+        name = None
+    return name or str(getattr(distribution, "_path", "a distribution without a name"))
+
+
+def _entries_of(distribution: Any, name: str) -> list[_Entry]:
+    title = f"distribution {name}"
+    try:
+        title = f"{title} {distribution.version}"
         points = [point for point in distribution.entry_points if point.group == GROUP]
     except Exception as error:
         message = f"entry_points.txt cannot be parsed: {_describe(error)}"

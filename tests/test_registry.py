@@ -51,7 +51,7 @@ def fake(label: str, answer: object = AVAILABLE, rank: int = 10, opens: object =
         priority = rank
 
         def probe(self) -> Probe:
-            if isinstance(answer, Exception):
+            if isinstance(answer, BaseException):
                 raise answer
             return cast(Probe, answer)
 
@@ -328,9 +328,16 @@ def test_a_class_that_is_not_finished_is_broken() -> None:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (ValueError("bad\ndriver"), "its probe raised ValueError: bad driver, which a probe must never do"),
+        (ValueError("bad\ndriver"), "its probe, which must never raise, raised ValueError: bad driver"),
         (None, "its probe returned NoneType instead of a Probe"),
         (Probe(ProbeState.AVAILABLE, "ready"), "says AVAILABLE and lists no device"),
+        (Probe("available", "ready"), "the state 'available'"),  # type: ignore[arg-type]
+        (Probe(ProbeState.ABSENT, None), "a reason that is no text"),  # type: ignore[arg-type]
+        (Probe(ProbeState.ABSENT, "", devices=(1,)), "devices that are no tuple"),  # type: ignore[arg-type]
+        (Probe(ProbeState.ABSENT, "", versions=None), "versions that are no mapping"),  # type: ignore[arg-type]
+        (Probe(ProbeState.ABSENT, "", notes=(1,)), "notes that are no tuple"),  # type: ignore[arg-type]
+        (SystemExit(0), "raised SystemExit: 0"),
+        (GeneratorExit("x"), "raised GeneratorExit: x"),
     ],
 )
 def test_a_probe_that_raises_or_answers_nonsense_is_a_bug_of_that_backend(answer: object, words: str) -> None:
@@ -518,3 +525,21 @@ def test_our_own_vendors_are_explained_in_one_line_each_and_at_once() -> None:
     assert sorted(line.split(":")[0] for line in lines[:4]) == ["dcu", "gpu", "iluvatar", "xpu"]
     # Half a second is the promise; the margin is for a busy machine.
     assert float(lines[4]) < 2.0
+
+
+def test_metadata_that_cannot_be_read_harms_no_other_backend(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "odd-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_bytes(b"Name: \xff\xfe\n")
+    (folder / "entry_points.txt").write_text("[accel.backends]\nodd = nowhere:Chip\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry = Registry()
+    assert registry.probe("cpu").available
+    with pytest.raises(BackendUnavailable, match="odd"):
+        registry.backend("odd")
+
+
+def test_what_a_third_party_writes_is_one_printable_line() -> None:
+    registry = registry_of(fake("odd", Probe(ProbeState.ABSENT, "two\nlines\x1b[31m", "and\ta tab")))
+    found = registry.probe("odd")
+    assert (found.reason, found.hint) == ("two lines?[31m", "and a tab")

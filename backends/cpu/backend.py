@@ -8,6 +8,7 @@ isa       ACCEL_CPU_ISA       "auto", "generic", "avx2" or "avx512"; results are
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Sequence
@@ -34,6 +35,7 @@ __all__ = ["CpuBackend", "CpuDevice"]
 
 _THREADS_VARIABLE = "ACCEL_CPU_THREADS"
 _ISA_VARIABLE = "ACCEL_CPU_ISA"
+_MOST_THREADS = 1024
 
 #: What rows of an encoding become without loss. Block encodings also need in_features to be whole blocks.
 _LOSSLESS = {
@@ -110,12 +112,15 @@ class CpuDevice(RuntimeDevice):
         from accel.backends.cpu import paddle_binding
         from accel.dtypes import dtype as dtype_of
 
+        width = dtype_of(dtype).bytes
+        if not all(hasattr(extent, "__index__") and 0 <= extent < 1 << 62 for extent in shape):
+            raise InvalidArgument(f"shape is {list(shape)}; extents must be whole numbers, 0 or more", device=self.name)
+        if math.prod(shape) * width >= 1 << 62:
+            raise OutOfMemory(f"a tensor of {dtype} {list(shape)} is larger than any memory", device=self.name)
         try:
             return paddle_binding.empty(shape, dtype)
         except (MemoryError, RuntimeError) as error:
-            requested = dtype_of(dtype).bytes
-            for extent in shape:
-                requested *= extent
+            requested = math.prod(shape) * width
             free, total = self.memory()
             raise OutOfMemory(
                 f"a tensor of {requested} bytes ({dtype} {list(shape)}) does not fit: {free} of {total} bytes are free",
@@ -185,7 +190,14 @@ class CpuBackend(Backend):
         threads = options.get("threads")
         if threads is None:
             threads = _threads_from_environment()
+        if not (hasattr(threads, "__index__") and 0 <= threads <= _MOST_THREADS):
+            raise InvalidArgument(
+                f"threads is {threads!r}; it must be a whole number, 0 (automatic) to {_MOST_THREADS}",
+                backend=self.name,
+            )
         isa = options.get("isa") or os.environ.get(_ISA_VARIABLE) or "auto"
+        if not isinstance(isa, str):
+            raise InvalidArgument(f"isa is {isa!r}; it must be the name of an instruction set", backend=self.name)
         return CpuDevice(self.probe().devices[0], threads, isa)
 
 

@@ -84,6 +84,19 @@ def test_an_allocation_that_cannot_fit_tells_requested_free_and_total(cpu: Devic
     assert caught.value.values["total"]
 
 
+@pytest.mark.parametrize("shape", [[-1], [1.5], [None], [1 << 70]])
+def test_a_shape_that_is_none_is_refused(shape: list[object], cpu: Device) -> None:
+    with pytest.raises(InvalidArgument, match="shape is"):
+        cpu.empty(shape, "float32")  # type: ignore[arg-type]
+
+
+def test_a_dtype_or_size_that_cannot_be_is_refused(cpu: Device) -> None:
+    with pytest.raises(InvalidArgument, match="unknown dtype 'foo'"):
+        cpu.empty([1], "foo")
+    with pytest.raises(OutOfMemory):
+        cpu.empty([1 << 61, 1 << 61], "float32")
+
+
 def test_threads_follow_the_affinity_mask_the_option_and_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ACCEL_CPU_THREADS", raising=False)
     with accel.open("cpu") as device:
@@ -99,6 +112,9 @@ def test_threads_follow_the_affinity_mask_the_option_and_the_variable(monkeypatc
     ("options", "message"),
     [
         ({"threads": -1}, "threads is -1"),
+        ({"threads": "2"}, "threads is '2'"),
+        ({"threads": 1.5}, "threads is 1.5"),
+        ({"isa": 5}, "isa is 5"),
         ({"threads": 100000}, "threads is 100000"),
         ({"isa": "mmx"}, "unknown instruction set 'mmx'"),
         ({"colour": 1}, "unknown option 'colour'"),
