@@ -342,8 +342,8 @@ def _broken(entry: _Entry, what: str) -> BackendUnavailable:
 def _describe(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:
-        text = "an error that cannot be printed"
+    except Exception as second:
+        text = f"its text cannot be had ({type(second).__name__})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
