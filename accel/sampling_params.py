@@ -10,8 +10,10 @@ __all__ = ["SamplingParams"]
 
 _SEED_LIMIT = 1 << 64
 _INT32_LIMIT = 1 << 31
-#: Temperatures reach the device as float32.
-_MOST_FLOAT32 = 3.4e38
+#: Temperatures and top_p reach the device as float32; the limit is that of the op `sample`.
+_MOST_FLOAT32 = 3e38
+#: The smallest that float32 holds with all its digits.
+_LEAST_FLOAT32 = 2.0**-126
 
 
 def _require_whole(name: str, value: object) -> None:
@@ -57,7 +59,7 @@ class SamplingParams:
             )
         if not 0 <= self.top_k < _INT32_LIMIT:
             raise InvalidRequest(f"top_k is {self.top_k}; it must be 0 (off) to {_INT32_LIMIT - 1}", top_k=self.top_k)
-        if not 0 < self.top_p <= 1:
+        if not _LEAST_FLOAT32 <= self.top_p <= 1:
             raise InvalidRequest(f"top_p is {self.top_p}; it must be above 0 and at most 1", top_p=self.top_p)
         if self.seed is not None and not 0 <= self.seed < _SEED_LIMIT:
             raise InvalidRequest(f"seed is {self.seed}; it must be 0 to {_SEED_LIMIT - 1}", seed=self.seed)

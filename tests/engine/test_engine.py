@@ -127,6 +127,8 @@ def test_one_bad_prompt_of_several_runs_none_of_them(engine_of: Callable[..., En
         ({"temperature": math.nan}, "temperature is nan"),
         ({"temperature": math.inf}, "temperature is inf"),
         ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1e-50}, "top_p is 1e-50"),
+        ({"temperature": 3.2e38}, "temperature is 3.2e\\+38"),
         ({"top_p": 1.5}, "top_p is 1.5"),
         ({"top_p": math.nan}, "top_p is nan"),
         ({"top_k": -1}, "top_k is -1"),
