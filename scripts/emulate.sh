@@ -16,7 +16,7 @@ if [ "$(uname -m)" != x86_64 ]; then
   exit 2
 fi
 flags='-std=c++17 -O2 -ffp-contract=off -pthread -Icsrc/include'
-common='isa pack sample scratch step thread_pool kernels_generic'
+common='isa logits logprobs pack sample scratch step thread_pool kernels_generic'
 
 objects=
 for unit in $common kernels_avx2 kernels_avx512; do

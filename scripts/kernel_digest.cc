@@ -41,6 +41,14 @@ uint64_t digest(const std::vector<T>& values) {
   return hash;
 }
 
+// One NaN is as good as another.
+uint64_t digest_numbers(std::vector<float> values) {
+  for (float& v : values) {
+    if (v != v) v = __builtin_nanf("");
+  }
+  return digest(values);
+}
+
 Rows rows(std::vector<float>& v, int64_t n, int64_t heads, int64_t dim) { return {v.data(), n, heads, dim, heads * dim, dim}; }
 ConstRows in(const std::vector<float>& v, int64_t n, int64_t heads, int64_t dim) {
   return {v.data(), n, heads, dim, heads * dim, dim};
@@ -131,26 +139,76 @@ void samples(const KernelTable& k, ThreadPool& pool, Digests& out) {
   Random random;
   const int64_t n = 64, vocab = 777;
   const auto logits = random.values(n * vocab);
-  std::vector<float> temperature, top_p;
+  std::vector<float> temperature, top_p, min_p;
   std::vector<int32_t> top_k, picked(n);
   std::vector<uint64_t> seed;
   std::vector<int64_t> position;
   for (int64_t i = 0; i < n; ++i) {
     temperature.push_back(static_cast<float>(i % 3) * 0.4f);
     top_p.push_back(i % 2 ? 1.0f : 0.8f);
+    min_p.push_back(i % 5 < 3 ? 0.0f : static_cast<float>(i) * 0x1p-7f);
     top_k.push_back(static_cast<int32_t>(i % 4) * 20);
     seed.push_back(random.next());
     position.push_back(i * 1000003);
   }
-  k.sample(pool, {picked.data(), logits.data(), n, vocab, vocab, temperature.data(), top_k.data(), top_p.data(), seed.data(),
-                  position.data()});
+  k.sample(pool, {picked.data(), logits.data(), n, vocab, vocab, temperature.data(), top_k.data(), top_p.data(), min_p.data(),
+                  seed.data(), position.data()});
   out["sample"] = digest(picked);
   for (int64_t i = 0; i < n; ++i) temperature[static_cast<size_t>(i)] = i % 3 == 0 ? 1e-38f : i % 3 == 1 ? 1e-5f : 1e38f;
-  k.sample(pool, {picked.data(), logits.data(), n, vocab, vocab, temperature.data(), top_k.data(), top_p.data(), seed.data(),
-                  position.data()});
+  k.sample(pool, {picked.data(), logits.data(), n, vocab, vocab, temperature.data(), top_k.data(), top_p.data(), min_p.data(),
+                  seed.data(), position.data()});
   out["sample, far temperatures"] = digest(picked);
   k.argmax(pool, picked.data(), logits.data(), n, vocab, vocab);
   out["argmax"] = digest(picked);
+}
+
+// Rules on logits, then what is said about the result.
+void rules(const KernelTable& k, ThreadPool& pool, Digests& out) {
+  Random random;
+  const int64_t n = 9, vocab = 777, slots = 12, length = 50, top = 20;
+  auto logits = random.values(n * vocab);
+  for (size_t i = 0; i < logits.size(); i += 97) logits[i] = i % 2 == 0 ? __builtin_nanf("") : -__builtin_inff();
+  std::vector<int32_t> history, slot, prompt, lengths, tokens, start = {0}, word_start = {0}, words;
+  std::vector<float> repetition, frequency, presence, bias;
+  for (int64_t i = 0; i < slots * length; ++i) history.push_back(static_cast<int32_t>(random.next() % 6));
+  for (int64_t r = 0; r < n; ++r) {
+    slot.push_back(static_cast<int32_t>((r * 5) % slots));
+    lengths.push_back(static_cast<int32_t>(r * 6));
+    prompt.push_back(static_cast<int32_t>(r * 2));
+    repetition.push_back(1.0f + static_cast<float>(r) * 0.07f);
+    frequency.push_back(random.value());
+    presence.push_back(random.value());
+    for (int64_t w = 0; w < 4; ++w) {
+      for (int64_t i = 0; i <= w; ++i) words.push_back(static_cast<int32_t>(random.next() % 6));
+      word_start.push_back(static_cast<int32_t>(words.size()));
+      tokens.push_back(static_cast<int32_t>(random.next() % 9));
+      bias.push_back(w == 3 ? -__builtin_inff() : random.value());
+    }
+    start.push_back(static_cast<int32_t>(tokens.size()));
+  }
+  const History past{history.data(), length, slot.data(), prompt.data(), lengths.data()};
+  const WordLists lists{start.data(), word_start.data(), words.data()};
+  penalties(pool, {logits.data(), n, vocab, vocab, past, repetition.data(), frequency.data(), presence.data()});
+  out["penalties"] = digest_numbers(logits);
+  logit_bias({logits.data(), n, vocab, start.data(), tokens.data(), bias.data()});
+  out["logit_bias"] = digest_numbers(logits);
+  bad_words({logits.data(), n, vocab, past, lists});
+  out["bad_words"] = digest_numbers(logits);
+
+  std::vector<float> value(n), top_values(n * top);
+  std::vector<int32_t> rank(n), top_ids(n * top);
+  k.logprobs(
+      pool, {value.data(), rank.data(), top_ids.data(), top_values.data(), logits.data(), n, vocab, vocab, top, tokens.data()});
+  out["logprobs"] = digest(value) ^ digest(rank) ^ digest(top_ids) ^ digest(top_values);
+
+  std::vector<int32_t> reason(n), sampled(words.begin(), words.begin() + n);
+  const std::vector<int32_t> most(n, 40), least(n, 3), eos = {5};
+  const std::vector<uint8_t> ignore(n, 0);
+  stop_check(
+      {reason.data(), sampled.data(), lengths.data(), most.data(), least.data(), ignore.data(), eos.data(), n, 1, past, lists});
+  out["stop_check"] = digest(reason);
+  write_history(history.data(), length, slot.data(), prompt.data(), sampled.data(), n);
+  out["write_history"] = digest(history);
 }
 
 void pages(const KernelTable& k, ThreadPool& pool, Digests& out) {
@@ -172,6 +230,7 @@ Digests all(const KernelTable& k, int threads) {
   linears(k, pool, out);
   attends(k, pool, out);
   samples(k, pool, out);
+  rules(k, pool, out);
   pages(k, pool, out);
   return out;
 }

@@ -35,6 +35,7 @@ __all__ = [
     "parse_requests",
     "random_weight",
     "sweep",
+    "word_lists",
 ]
 
 Rng = np.random.Generator
@@ -182,3 +183,18 @@ def block_tables(rng: Rng, kv_lens: list[int], block_size: int) -> tuple[NDArray
     for row, count in enumerate(used):
         tables[row, :count], free = free[:count], free[count:]
     return tables, sum(used) + 3
+
+
+def word_lists(
+    rng: Rng, rows: int, ids: int, most: int
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """Up to `most` words of 1 to 4 tokens below `ids` for each of `rows`, row 0 having all: row_start, word_start and
+    words of ``accel.ops.ragged``.
+    """
+    counts = rng.integers(0, most + 1, rows)
+    counts[:1] = most
+    row_start = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    lengths = rng.integers(1, 5, int(row_start[-1]))
+    lengths[:1] = 1
+    word_start = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
+    return row_start, word_start, rng.integers(0, ids, int(word_start[-1])).astype(np.int32)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from accel.errors import InvalidArgument
-from accel.ops import cases_step  # noqa: F401  its cases register themselves
+from accel.ops import cases_sampling, cases_step  # noqa: F401  their cases register themselves
 from accel.ops.attention import KV_DTYPES, visible_range
 from accel.ops.case import (
     FAMILIES,

@@ -1,4 +1,4 @@
-"""The cases of sampling, step state and pages, defined when this is imported; see cases.py."""
+"""The cases of step state and pages, defined when this is imported; see cases.py."""
 
 from __future__ import annotations
 
@@ -15,87 +15,13 @@ from accel.ops.case import (
     define,
     ints,
     kv_pool,
-    normal,
     parse_requests,
     sweep,
+    word_lists,
 )
 from accel.ops.operand import Operand
 from accel.ops.pages import POOL_DTYPES
 from accel.ops.rounding import storage_dtype
-
-# --- sampling ---------------------------------------------------------------------------------------------------------
-
-
-def _logits(rng: Rng, R: int, V: int, special: str) -> NDArray[np.float32]:
-    """Logits of spread 3; `special`: "ties", "nan" scattered with -inf, "nothing" to pick, "inf" once in each row."""
-    logits: NDArray[np.float32] = normal(rng, R, V) * np.float32(3)
-    if special == "ties":
-        logits = (np.round(logits / 3) * 3).astype(np.float32)
-    elif special == "nan":
-        logits[rng.random((R, V)) < 0.3] = np.nan
-        logits[rng.random((R, V)) < 0.3] = -np.inf
-        # A NaN before and after the largest value, wherever vectors begin.
-        logits[:, 0], logits[:, -1] = np.nan, np.nan
-    elif special == "nothing":
-        logits[0], logits[1], logits[2, ::2], logits[2, 1::2] = np.nan, -np.inf, np.nan, -np.inf
-    elif special == "inf":
-        logits[np.arange(R), rng.integers(0, V, R)] = np.inf
-    return logits
-
-
-_VOCABS = (1, 2, 15, 16, 17, 33, 100, 1000)
-_LOGIT_SPECIALS = ("ties", "nan", "nothing", "inf")
-
-
-@define(
-    "argmax",
-    sweep("V", _VOCABS, R=3),
-    sweep("R", (0, 1, 17), V=33),
-    [{"R": 4, "V": 50, "special": special} for special in _LOGIT_SPECIALS],
-    [{"R": 2, "V": 49152}],
-)
-def _argmax(rng: Rng, *, R: int, V: int, special: str = "") -> Call:
-    operands = {"out": Operand.empty((R,), "int32"), "logits": Operand.of(_logits(rng, R, V, special), "float32")}
-    return Call(operands, {})
-
-
-@define(
-    "sample",
-    sweep("V", _VOCABS, R=5),
-    sweep("R", (0, 1, 17), V=33),
-    [{"R": 24, "V": 100, "mode": mode} for mode in ("greedy", "temperature", "top_k", "top_p", "both")],
-    [{"R": 6, "V": 50, "special": special} for special in _LOGIT_SPECIALS],
-    [{"R": 6, "V": 50, "mode": m, "special": s} for m in ("temperature", "top_p", "both") for s in _LOGIT_SPECIALS],
-    [{"R": 3, "V": 49152, "mode": mode} for mode in ("temperature", "top_k", "top_p", "both")],
-    [{"R": 6, "V": 50, "mode": m, "t": t} for m in ("temperature", "top_k", "both") for t in (1e-38, 1e-5, 1e38)],
-    [{"R": 6, "V": 50, "t": 1e-38, "special": special} for special in _LOGIT_SPECIALS],
-)
-def _sample(rng: Rng, *, R: int, V: int, mode: str = "mixed", special: str = "", t: float = 0.0) -> Call:
-    temperature = rng.uniform(0.2, 2.0, R).astype(np.float32)
-    if t > 0:
-        temperature[:] = t
-    top_k = rng.choice([1, 2, 5, 17, V, V + 3], R)
-    top_p = rng.choice(np.array([1e-6, 0.1, 0.5, 0.9, 0.999], np.float32), R)
-    if mode == "greedy":
-        temperature[:] = 0
-    if mode in ("temperature", "top_p"):
-        top_k[:] = 0
-    if mode in ("temperature", "top_k"):
-        top_p[:] = 1
-    if mode == "mixed":
-        temperature[::4], top_k[::2], top_p[::3] = 0, 0, 1
-    operands = {
-        "out": Operand.empty((R,), "int32"),
-        "logits": Operand.of(_logits(rng, R, V, special), "float32"),
-        "temperature": Operand.of(temperature, "float32"),
-        "top_k": ints(top_k),
-        "top_p": Operand.of(top_p, "float32"),
-        "seed": ints(rng.integers(0, 2**64, R, np.uint64), "uint64"),
-        # Beyond 32 bits as well: the counter has both halves.
-        "position": ints(rng.integers(0, 2**40, R), "int64"),
-    }
-    return Call(operands, {})
-
 
 # --- step state -------------------------------------------------------------------------------------------------------
 
@@ -129,15 +55,31 @@ def _pack_step(rng: Rng, *, requests: str, S: int, source: str = "host") -> Call
     return Call(operands, {"block_size": S})
 
 
-@define("stop_check", sweep("R", (0, 1, 40), E=2), sweep("E", (0, 1, 5), R=20))
-def _stop_check(rng: Rng, *, R: int, E: int) -> Call:
+@define(
+    "stop_check",
+    sweep("R", (0, 1, 40), E=2),
+    sweep("E", (0, 1, 5), R=20),
+    sweep("words", (1, 4), R=40, E=1),
+    [{"R": 20, "E": 1, "words": 0, "S": 1, "L": 1}],
+)
+def _stop_check(rng: Rng, *, R: int, E: int, words: int = 2, S: int = 9, L: int = 12) -> Call:
+    """Two ids in the histories and the words, so that words of up to four tokens are met."""
+    lengths = rng.integers(0, L + 1, R) if words else np.zeros(R, np.int64)
+    row_start, word_start, tokens = word_lists(rng, R, 2, words)
     operands = {
         "reason": Operand.empty((R,), "int32"),
-        "sampled": ints(rng.integers(0, 6, R)),
-        "generated": ints(rng.integers(1, 5, R)),
-        "max_tokens": ints(rng.integers(1, 5, R)),
+        "sampled": ints(rng.choice([-1, *range(6)], R, p=[0.1, 0.3, 0.3, 0.1, 0.1, 0.05, 0.05])),
+        "generated": ints(rng.integers(1, 7, R)),
+        "max_tokens": ints(rng.integers(1, 20, R)),
+        "min_tokens": ints(rng.choice([0, 0, 0, 2, 5], R)),
         "ignore_eos": ints(rng.integers(0, 2, R), "uint8"),
         "eos": ints(rng.permutation(6)[:E]),
+        "history": ints(rng.integers(0, 2, (S, L))),
+        "slots": ints(rng.integers(0, S, R)),
+        "lengths": ints(lengths),
+        "row_start": ints(row_start),
+        "word_start": ints(word_start),
+        "words": ints(tokens),
     }
     return Call(operands, {})
 
@@ -150,6 +92,20 @@ def _update_slots(rng: Rng, *, R: int, slots: int) -> Call:
         "last_token": ints(rng.integers(0, 1000, slots)),
         "slots": ints(rng.permutation(slots)[:R]),
         "sampled": ints(sampled),
+    }
+    return Call(operands, {})
+
+
+@define("write_history", sweep("n", (0, 1, 5, 40), L=20), sweep("L", (1, 300), n=7))
+def _write_history(rng: Rng, *, n: int, L: int) -> Call:
+    """Some places twice: the later token stays."""
+    tokens = rng.integers(0, 1000, n)
+    tokens[1::3] = -1
+    operands = {
+        "history": ints(rng.integers(1000, 2000, (4, L))),
+        "slots": ints(rng.integers(0, 4, n)),
+        "positions": ints(rng.integers(0, L, n)),
+        "tokens": ints(tokens),
     }
     return Call(operands, {})
 

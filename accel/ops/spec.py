@@ -95,7 +95,7 @@ class OpSpec:
 _SPECS: dict[str, OpSpec] = {}
 
 #: Modules that register specs when imported.
-_FAMILIES = ("norm", "rotary", "attention", "activation", "linear", "embedding", "sampling", "step", "pages")
+_FAMILIES = ("norm", "rotary", "attention", "activation", "linear", "embedding", "logits", "sampling", "step", "pages")
 
 
 def register(spec: OpSpec) -> OpSpec:

@@ -40,6 +40,7 @@ class FinishReason(enum.IntEnum):
     NONE = 0
     EOS = 1
     LENGTH = 2
+    STOP = 3
 
 
 class Logits(enum.Enum):

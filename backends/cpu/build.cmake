@@ -9,6 +9,8 @@ pybind11_add_module(_cpu_native NO_EXTRAS
   ${bindings}/cpu_module.cc
   ${bindings}/cpu_attention_ops.cc
   ${bindings}/cpu_compute_ops.cc
+  ${bindings}/cpu_history.cc
+  ${bindings}/cpu_logits_ops.cc
   ${bindings}/cpu_packing.cc
   ${bindings}/cpu_page_ops.cc
   ${bindings}/cpu_step_ops.cc
@@ -16,6 +18,8 @@ pybind11_add_module(_cpu_native NO_EXTRAS
   ${bindings}/tensor_reader.cc
   ${cpu}/isa.cc
   ${cpu}/kernels_generic.cc
+  ${cpu}/logits.cc
+  ${cpu}/logprobs.cc
   ${cpu}/pack.cc
   ${cpu}/sample.cc
   ${cpu}/scratch.cc

@@ -58,6 +58,19 @@ cpu::ConstRows const_rows(const OpArgs& args, const Tensor& t, const char* name)
   return {r.data, r.rows, r.heads, r.dim, r.row_stride, r.head_stride};
 }
 
+Tensor vector_in(const OpArgs& args, py::handle object, const char* name, DataType type, int64_t length, const char* what) {
+  const Tensor t = args.in(object, name, {type}, 1, 1);
+  args.dim(t, name, 0, length, what);
+  args.contiguous(t, name);
+  return t;
+}
+Tensor vector_out(const OpArgs& args, py::handle object, const char* name, DataType type, int64_t length, const char* what) {
+  const Tensor t = args.out(object, name, {type}, 1, 1);
+  args.dim(t, name, 0, length, what);
+  args.contiguous(t, name);
+  return t;
+}
+
 const Packed& packed(const OpArgs& args, py::handle object, const char* name) {
   if (!py::isinstance<Packed>(object)) {
     args.fail(std::string(name) + " is a " + Py_TYPE(object.ptr())->tp_name +
@@ -80,6 +93,7 @@ PYBIND11_MODULE(_native, module) {
       .def_property_readonly("threads", [](const CpuOps& o) { return o.pool->threads(); });
   bind_compute_ops(ops);
   bind_attention_ops(ops);
+  bind_logits_ops(ops);
   bind_step_ops(ops);
   bind_page_ops(ops);
   bind_packing(module);

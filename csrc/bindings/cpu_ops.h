@@ -37,12 +37,17 @@ cpu::KvLayer kv_layer(const OpArgs& args, const Tensor& kv);
 cpu::Rows rows(const OpArgs& args, const Tensor& t, const char* name);
 cpu::ConstRows const_rows(const OpArgs& args, const Tensor& t, const char* name);
 
+// A contiguous vector argument of `length` elements, which is called `what` in messages.
+Tensor vector_in(const OpArgs& args, py::handle object, const char* name, DataType type, int64_t length, const char* what);
+Tensor vector_out(const OpArgs& args, py::handle object, const char* name, DataType type, int64_t length, const char* what);
+
 const Packed& packed(const OpArgs& args, py::handle object, const char* name);
 
 using OpsClass = py::class_<CpuOps>;
 void bind_compute_ops(OpsClass& cls);    // cpu_compute_ops.cc: norm, rotary, activation, linear, embedding, gather_rows
 void bind_attention_ops(OpsClass& cls);  // cpu_attention_ops.cc: write_kv, attention
-void bind_step_ops(OpsClass& cls);       // cpu_step_ops.cc: sampling and step state
+void bind_logits_ops(OpsClass& cls);     // cpu_logits_ops.cc: rules on logits, sampling, log probabilities
+void bind_step_ops(OpsClass& cls);       // cpu_step_ops.cc
 void bind_page_ops(OpsClass& cls);       // cpu_page_ops.cc
 void bind_packing(py::module_& module);  // cpu_packing.cc
 

@@ -1,82 +1,9 @@
-// Sampling and step state.
+// Step state.
 
-#include <algorithm>
-#include <vector>
-
-#include "cpu_ops.h"
+#include "cpu_history.h"
 
 namespace accel::py_bindings {
 namespace {
-
-// A contiguous vector argument of `length` elements.
-Tensor vector_in(const OpArgs& args, py::handle object, const char* name, DataType type, int64_t length, const char* what) {
-  const Tensor t = args.in(object, name, {type}, 1, 1);
-  args.dim(t, name, 0, length, what);
-  args.contiguous(t, name);
-  return t;
-}
-Tensor vector_out(const OpArgs& args, py::handle object, const char* name, DataType type, int64_t length, const char* what) {
-  const Tensor t = args.out(object, name, {type}, 1, 1);
-  args.dim(t, name, 0, length, what);
-  args.contiguous(t, name);
-  return t;
-}
-
-Tensor logits_in(const OpArgs& args, py::handle object) {
-  const Tensor logits = args.in(object, "logits", {kFloat32}, 2, 2);
-  args.last_contiguous(logits, "logits");
-  args.at_most(logits.shape[1], "the vocabulary of logits", kMostInt32);
-  if (logits.shape[1] < 1) args.fail("logits has shape " + logits.shape_text() + "; the vocabulary must have at least 1 token");
-  return logits;
-}
-
-void argmax(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle logits_object) {
-  const OpArgs args("argmax");
-  const Tensor logits = logits_in(args, logits_object);
-  const Tensor out = vector_out(args, out_object, "out", kInt32, logits.shape[0], "rows of logits");
-  Accesses accesses(args, stream.device->runtime);
-  accesses.add("out", out, ACCEL_WRITE);
-  accesses.add("logits", logits, ACCEL_READ);
-  launch_compute(stream, args.op(), accesses.data(), accesses.size(),
-                 [&pool = *ops.pool, kernel = ops.table->argmax, o = out.as<int32_t>(), logits] {
-                   kernel(pool, o, logits.as<float>(), logits.shape[0], logits.shape[1], logits.strides[0]);
-                 });
-}
-
-void check_sampling(const OpArgs& args, const cpu::SampleArgs& a) {
-  for (int64_t i = 0; i < a.rows; ++i) {
-    const std::string at = "[" + std::to_string(i) + "] is ";
-    if (!(a.temperature[i] >= 0) || a.temperature[i] > 3e38f) {
-      args.fail("temperature" + at + std::to_string(a.temperature[i]) + "; it must be finite and 0 or more");
-    }
-    if (a.top_k[i] < 0) args.fail("top_k" + at + std::to_string(a.top_k[i]) + "; it must be 0 (off) or more");
-    if (!(a.top_p[i] > 0 && a.top_p[i] <= 1)) args.fail("top_p" + at + std::to_string(a.top_p[i]) + "; it must be in (0, 1]");
-  }
-}
-
-void sample(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle logits_object, py::handle temperature,
-            py::handle top_k, py::handle top_p, py::handle seed, py::handle position) {
-  const OpArgs args("sample");
-  const Tensor logits = logits_in(args, logits_object);
-  const int64_t rows = logits.shape[0];
-  const char* what = "rows of logits";
-  const Tensor out = vector_out(args, out_object, "out", kInt32, rows, what);
-  const Tensor t = vector_in(args, temperature, "temperature", kFloat32, rows, what),
-               k = vector_in(args, top_k, "top_k", kInt32, rows, what),
-               p = vector_in(args, top_p, "top_p", kFloat32, rows, what),
-               s = vector_in(args, seed, "seed", kUInt64, rows, what),
-               at = vector_in(args, position, "position", kInt64, rows, what);
-  const cpu::SampleArgs a{out.as<int32_t>(), logits.as<float>(), rows,          logits.shape[1],  logits.strides[0],
-                          t.as<float>(),     k.as<int32_t>(),    p.as<float>(), s.as<uint64_t>(), at.as<int64_t>()};
-  check_sampling(args, a);
-  Accesses accesses(args, stream.device->runtime);
-  accesses.add("out", out, ACCEL_WRITE);
-  const std::pair<const char*, const Tensor&> inputs[] = {{"logits", logits}, {"temperature", t}, {"top_k", k},
-                                                          {"top_p", p},       {"seed", s},        {"position", at}};
-  for (const auto& [name, input] : inputs) accesses.add(name, input, ACCEL_READ);
-  launch_compute(stream, args.op(), accesses.data(), accesses.size(),
-                 [&pool = *ops.pool, kernel = ops.table->sample, a] { kernel(pool, a); });
-}
 
 void check_plan(const OpArgs& args, const cpu::PackStepArgs& a, int64_t slot_count) {
   args.range(a.slots, a.requests, "slots", 0, slot_count, "the slots of last_token");
@@ -151,7 +78,8 @@ void pack_step(CpuOps&, StreamHandle& stream, py::handle input_ids, py::handle p
 }
 
 void stop_check(CpuOps&, StreamHandle& stream, py::handle reason, py::handle sampled, py::handle generated,
-                py::handle max_tokens, py::handle ignore_eos, py::handle eos) {
+                py::handle max_tokens, py::handle min_tokens, py::handle ignore_eos, py::handle eos, py::handle history,
+                py::handle slots, py::handle lengths, py::handle row_start, py::handle word_start, py::handle words) {
   const OpArgs args("stop_check");
   const Tensor token = args.in(sampled, "sampled", {kInt32}, 1, 1);
   args.contiguous(token, "sampled");
@@ -160,23 +88,44 @@ void stop_check(CpuOps&, StreamHandle& stream, py::handle reason, py::handle sam
   const Tensor out = vector_out(args, reason, "reason", kInt32, count, what),
                made = vector_in(args, generated, "generated", kInt32, count, what),
                most = vector_in(args, max_tokens, "max_tokens", kInt32, count, what),
+               least = vector_in(args, min_tokens, "min_tokens", kInt32, count, what),
                ignore = vector_in(args, ignore_eos, "ignore_eos", kUInt8, count, what);
   const Tensor ends = args.in(eos, "eos", {kInt32}, 1, 1);
   args.contiguous(ends, "eos");
-  const cpu::StopArgs a{out.as<int32_t>(),
-                        token.as<int32_t>(),
-                        made.as<int32_t>(),
-                        most.as<int32_t>(),
-                        ignore.as<uint8_t>(),
-                        ends.as<int32_t>(),
-                        count,
-                        ends.shape[0]};
+  const HistoryIn past(args, history, slots, nullptr, lengths, count, what);
+  const WordsIn lists(args, row_start, word_start, words, count, kMostInt32 + 1, "a token id");
+  const cpu::StopArgs a{out.as<int32_t>(),   token.as<int32_t>(),  made.as<int32_t>(), most.as<int32_t>(),
+                        least.as<int32_t>(), ignore.as<uint8_t>(), ends.as<int32_t>(), count,
+                        ends.shape[0],       past.view(),          lists.view()};
   Accesses accesses(args, stream.device->runtime);
-  accesses.add("out", out, ACCEL_WRITE);
-  const std::pair<const char*, const Tensor&> inputs[] = {
-      {"sampled", token}, {"generated", made}, {"max_tokens", most}, {"ignore_eos", ignore}, {"eos", ends}};
+  accesses.add("reason", out, ACCEL_WRITE);
+  const std::pair<const char*, const Tensor&> inputs[] = {{"sampled", token},    {"generated", made},    {"max_tokens", most},
+                                                          {"min_tokens", least}, {"ignore_eos", ignore}, {"eos", ends}};
   for (const auto& [name, input] : inputs) accesses.add(name, input, ACCEL_READ);
+  past.declare(accesses);
+  lists.declare(accesses);
   launch_compute(stream, args.op(), accesses.data(), accesses.size(), [a] { cpu::stop_check(a); });
+}
+
+void write_history(CpuOps&, StreamHandle& stream, py::handle history, py::handle slots, py::handle positions,
+                   py::handle tokens) {
+  const OpArgs args("write_history");
+  const Tensor past = args.out(history, "history", {kInt32}, 2, 2), slot = args.in(slots, "slots", {kInt32}, 1, 1);
+  args.contiguous(past, "history");
+  args.contiguous(slot, "slots");
+  const int64_t count = slot.shape[0];
+  const char* what = "number of slots";
+  const Tensor place = vector_in(args, positions, "positions", kInt32, count, what),
+               token = vector_in(args, tokens, "tokens", kInt32, count, what);
+  args.range(slot.as<int32_t>(), count, "slots", 0, past.shape[0], "the slots of history");
+  args.range(place.as<int32_t>(), count, "positions", 0, past.shape[1], "the tokens a slot of history holds");
+  Accesses accesses(args, stream.device->runtime);
+  accesses.add("history", past, ACCEL_READ_WRITE);
+  const std::pair<const char*, const Tensor&> inputs[] = {{"slots", slot}, {"positions", place}, {"tokens", token}};
+  for (const auto& [name, input] : inputs) accesses.add(name, input, ACCEL_READ);
+  launch_compute(stream, args.op(), accesses.data(), accesses.size(),
+                 [h = past.as<int32_t>(), stride = past.shape[1], s = slot.as<int32_t>(), p = place.as<int32_t>(),
+                  t = token.as<int32_t>(), count] { cpu::write_history(h, stride, s, p, t, count); });
 }
 
 void update_slots(CpuOps&, StreamHandle& stream, py::handle last_token, py::handle slots, py::handle sampled) {
@@ -199,14 +148,14 @@ void update_slots(CpuOps&, StreamHandle& stream, py::handle last_token, py::hand
 }  // namespace
 
 void bind_step_ops(OpsClass& cls) {
-  cls.def("argmax", &argmax, py::arg("stream"), py::arg("out"), py::arg("logits"));
-  cls.def("sample", &sample, py::arg("stream"), py::arg("out"), py::arg("logits"), py::arg("temperature"), py::arg("top_k"),
-          py::arg("top_p"), py::arg("seed"), py::arg("position"));
   cls.def("pack_step", &pack_step, py::arg("stream"), py::arg("input_ids"), py::arg("positions"), py::arg("slot_mapping"),
           py::arg("kv_lens"), py::arg("last_rows"), py::arg("tokens"), py::arg("slots"), py::arg("query_start"),
           py::arg("computed"), py::arg("block_tables"), py::arg("last_token"), py::kw_only(), py::arg("block_size"));
   cls.def("stop_check", &stop_check, py::arg("stream"), py::arg("reason"), py::arg("sampled"), py::arg("generated"),
-          py::arg("max_tokens"), py::arg("ignore_eos"), py::arg("eos"));
+          py::arg("max_tokens"), py::arg("min_tokens"), py::arg("ignore_eos"), py::arg("eos"), py::arg("history"),
+          py::arg("slots"), py::arg("lengths"), py::arg("row_start"), py::arg("word_start"), py::arg("words"));
+  cls.def("write_history", &write_history, py::arg("stream"), py::arg("history"), py::arg("slots"), py::arg("positions"),
+          py::arg("tokens"));
   cls.def("update_slots", &update_slots, py::arg("stream"), py::arg("last_token"), py::arg("slots"), py::arg("sampled"));
 }
 

@@ -106,8 +106,62 @@ struct SampleArgs {
   const float* temperature;  // [rows]; 0 = greedy
   const int32_t* top_k;      // [rows]; 0 = off
   const float* top_p;        // [rows]; 1 = off
+  const float* min_p;        // [rows]; 0 = off
   const uint64_t* seed;      // [rows]
   const int64_t* position;   // [rows] absolute position of the token being sampled: the counter of its random numbers
+};
+
+// Token ids of the slots, [slots, stride]; row r's are the first lengths[r] of slot slots[r], of which prompt_lens[r] are its
+// prompt.
+struct History {
+  const int32_t* tokens;
+  int64_t stride;
+  const int32_t* slots;        // [rows]
+  const int32_t* prompt_lens;  // [rows]; null where an op does not ask
+  const int32_t* lengths;      // [rows]
+  const int32_t* row(int64_t r) const { return tokens + slots[r] * stride; }
+};
+
+// Row r's words are row_start[r] to row_start[r + 1], the tokens of word w words[word_start[w]] to words[word_start[w + 1]].
+struct WordLists {
+  const int32_t* row_start;
+  const int32_t* word_start;
+  const int32_t* words;
+};
+
+struct PenaltyArgs {
+  float* logits;  // [rows, vocab], row stride in elements
+  int64_t rows, vocab, row_stride;
+  History history;
+  const float* repetition;  // [rows]; 1 = off
+  const float* frequency;   // [rows]; 0 = off
+  const float* presence;    // [rows]; 0 = off
+  bool off(int64_t r) const { return repetition[r] == 1.0f && frequency[r] == 0.0f && presence[r] == 0.0f; }
+};
+
+struct BiasArgs {
+  float* logits;
+  int64_t rows, row_stride;
+  const int32_t* row_start;  // [rows + 1]
+  const int32_t* tokens;
+  const float* values;
+};
+
+struct BadWordArgs {
+  float* logits;
+  int64_t rows, row_stride;
+  History history;
+  WordLists lists;
+};
+
+struct LogprobArgs {
+  float* value;       // [rows]
+  int32_t* rank;      // [rows]
+  int32_t* top_ids;   // [rows, top]
+  float* top_values;  // [rows, top]
+  const float* logits;
+  int64_t rows, vocab, row_stride, top;
+  const int32_t* tokens;  // [rows]; -1: none
 };
 
 // --- pages ---------------------------------------------------------------------------------------------------------
@@ -142,16 +196,19 @@ struct PackStepArgs {
 };
 
 // Why a request ended; the values are those of accel.runner.FinishReason.
-enum class Stop : int32_t { kNone = 0, kEos = 1, kLength = 2 };
+enum class Stop : int32_t { kNone = 0, kEos = 1, kLength = 2, kWord = 3 };
 
 struct StopArgs {
   int32_t* out;               // [rows] Stop
   const int32_t* sampled;     // [rows]
   const int32_t* generated;   // [rows] tokens generated, this one included
   const int32_t* max_tokens;  // [rows]
+  const int32_t* min_tokens;  // [rows]
   const uint8_t* ignore_eos;  // [rows]
   const int32_t* eos;         // [eos_count]
   int64_t rows, eos_count;
+  History history;  // without the sampled token
+  WordLists lists;
 };
 
 // --- the table -----------------------------------------------------------------------------------------------------
@@ -180,6 +237,8 @@ struct KernelTable {
   // Largest logit, lowest id among equals; NaN counts as minus infinity; a row of nothing but NaN and -inf gives -1.
   void (*argmax)(ThreadPool&, int32_t* out, const float* logits, int64_t rows, int64_t vocab, int64_t row_stride);
   void (*sample)(ThreadPool&, const SampleArgs&);
+  // log softmax: (l - max) - log(sum exp(l - max)); the sum is float64 in the order of sum_weights (select.h).
+  void (*logprobs)(ThreadPool&, const LogprobArgs&);
   void (*pages_gather)(ThreadPool&, std::byte* out, const PagePool&, const int32_t* blocks, int64_t count);
   void (*pages_scatter)(ThreadPool&, const std::byte* in, const PagePool&, const int32_t* blocks, int64_t count);
   void (*pages_copy)(ThreadPool&, const PagePool&, const int32_t* from, const int32_t* to, int64_t count);
@@ -197,9 +256,20 @@ const char* isa_name(Isa);
 // Null where this build or this machine lacks the set.
 const KernelTable* kernels(Isa);
 
+// Rules on logits: a few elements of each row, so the same code on every instruction set. Each operation rounds once.
+void penalties(ThreadPool&, const PenaltyArgs&);
+void logit_bias(const BiasArgs&);
+void bad_words(const BadWordArgs&);
+
+// Whether the `count` tokens at `end` are the last ones of text[0, length).
+bool ends_with(const int32_t* text, int64_t length, const int32_t* end, int64_t count);
+
 // Step state: integer work too small to be worth a vector or a thread.
 void pack_step(const PackStepArgs&);
 void stop_check(const StopArgs&);
+// history[slots[i], positions[i]] = tokens[i], history [slots, stride]; a negative token leaves its place alone.
+void write_history(int32_t* history, int64_t stride, const int32_t* slots, const int32_t* positions, const int32_t* tokens,
+                   int64_t count);
 void update_slots(int32_t* last_token, const int32_t* slots, const int32_t* sampled, int64_t rows);
 
 }  // namespace accel::cpu

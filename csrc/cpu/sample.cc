@@ -1,4 +1,5 @@
-// Selection for sampling: top-k, top-p, and the Gumbel-max pick. The exact definition is the reference of the `sample` op.
+// Selection for sampling: top-k, top-p, min-p, and the Gumbel-max pick. The exact definition is the reference of the `sample`
+// op.
 //
 // Invariant: which tokens are kept and which one wins depends on the row's logits and parameters only; order is
 // (x falling, id rising) everywhere, and sums for top-p are float64 in one order.
@@ -8,6 +9,7 @@
 #include <limits>
 
 #include "scratch.h"
+#include "select.h"
 #include "thread_pool.h"
 
 namespace accel::cpu {
@@ -17,13 +19,6 @@ constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr float kLowest = std::numeric_limits<float>::lowest();
 constexpr float kReach = 17.0f;  // more than the largest noise, 16.7, and the rounding of scores
 constexpr float kNoBound = std::numeric_limits<float>::quiet_NaN();
-
-struct Candidate {
-  float x;
-  int32_t id;
-};
-
-bool comes_before(const Candidate& a, const Candidate& b) { return a.x > b.x || (a.x == b.x && a.id < b.id); }
 
 struct Row {
   const SampleKernels* kernels;
@@ -38,39 +33,6 @@ int64_t take(const Row& row, int64_t at, float low, float high) {
   const int64_t found = row.kernels->collect(row.ids, row.x, row.vocab, low, high);
   for (int64_t i = 0; i < found; ++i) row.candidates[at + i] = {row.x[row.ids[i]], row.ids[i]};
   return found;
-}
-
-// The k largest to candidates [0, k), unordered. Keeps up to 2k, cutting back to k when full, so one pass costs O(vocab).
-int64_t select_top_k(const Row& row, int64_t k) {
-  const int64_t capacity = std::min(2 * k, row.vocab);
-  Candidate* const begin = row.candidates;
-  float threshold = -kInfinity;
-  int64_t count = 0;
-  for (int64_t i = row.kernels->next_above(row.x, 0, row.vocab, threshold); i < row.vocab;
-       i = row.kernels->next_above(row.x, i + 1, row.vocab, threshold)) {
-    begin[count++] = {row.x[i], static_cast<int32_t>(i)};
-    if (count == capacity) {
-      std::nth_element(begin, begin + (k - 1), begin + count, comes_before);
-      count = k;
-      threshold = begin[k - 1].x;  // ids still to come lose against it when equal
-    }
-  }
-  if (count > k) {
-    std::nth_element(begin, begin + (k - 1), begin + count, comes_before);
-    count = k;
-  }
-  return count;
-}
-
-// Eight partial sums, so that the additions overlap; the order is fixed all the same.
-double sum_weights(const float* w, int64_t n) {
-  double lane[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (int j = 0; j < 8; ++j) lane[j] += static_cast<double>(w[i + j]);
-  }
-  for (int j = 0; i < n; ++i, ++j) lane[j] += static_cast<double>(w[i]);
-  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
 }
 
 double weight_of(const Row& row, int64_t begin, int64_t end) {
@@ -150,13 +112,19 @@ Candidate pick(const Row& row, int64_t count, uint64_t seed, int64_t position, C
   return best;
 }
 
-// The whole vocabulary, skipping what cannot win: u lies in [2^-24, 1 - 2^-24], so the noise is below 16.7, and a token that
-// far below a score already reached is out.
-Candidate pick_of_all(const Row& row, uint64_t seed, int64_t position) {
-  const float high = -4.0f;
+// All x >= border, skipping what cannot win: u lies in [2^-24, 1 - 2^-24], so the noise is below 16.7, and a token that far
+// below a score already reached is out.
+Candidate pick_of_all(const Row& row, float border, uint64_t seed, int64_t position) {
+  const float high = std::max(-4.0f, border);
   const Candidate best = pick(row, take(row, 0, high, kNoBound), seed, position, {-kInfinity, -1});
-  const float low = best.x - kReach;
+  const float low = std::max(best.x - kReach, border);
   return low < high ? pick(row, take(row, 0, low, high), seed, position, best) : best;
+}
+
+// Candidates [0, count) with x >= border, to the front.
+int64_t at_least(const Row& row, int64_t count, float border) {
+  Candidate* const begin = row.candidates;
+  return std::remove_if(begin, begin + count, [=](const Candidate& c) { return c.x < border; }) - begin;
 }
 
 int32_t sample_row(const SampleArgs& args, int64_t r, Row& row) {
@@ -167,19 +135,52 @@ int32_t sample_row(const SampleArgs& args, int64_t r, Row& row) {
   row.kernels->scale(row.x, logits, args.vocab, logits[greedy], args.temperature[r]);
   const bool cut = args.top_p[r] < 1.0f;
   const double top_p = static_cast<double>(args.top_p[r]);
+  const float border = args.min_p[r] > 0.0f ? row.kernels->logarithm(args.min_p[r]) : -kInfinity;
   int64_t count;
   if (args.top_k[r] > 0 && args.top_k[r] < args.vocab) {
-    count = select_top_k(row, args.top_k[r]);
+    count = select_top_k(*row.kernels, row.x, row.vocab, args.top_k[r], row.candidates);
     if (cut) count = top_p_of_kept(row, count, top_p);
   } else if (cut) {
     count = top_p_of_all(row, top_p);
   } else {
-    return pick_of_all(row, args.seed[r], args.position[r]).id;
+    return pick_of_all(row, border, args.seed[r], args.position[r]).id;
   }
+  if (args.min_p[r] > 0.0f) count = at_least(row, count, border);
   return pick(row, count, args.seed[r], args.position[r], {-kInfinity, -1}).id;
 }
 
 }  // namespace
+
+// Keeps up to 2k, cutting back to k when full, so one pass costs O(vocab).
+int64_t select_top_k(const SampleKernels& kernels, const float* x, int64_t vocab, int64_t k, Candidate* candidates) {
+  const int64_t capacity = std::min(2 * k, vocab);
+  float threshold = -kInfinity;
+  int64_t count = 0;
+  for (int64_t i = kernels.next_above(x, 0, vocab, threshold); i < vocab; i = kernels.next_above(x, i + 1, vocab, threshold)) {
+    candidates[count++] = {x[i], static_cast<int32_t>(i)};
+    if (count == capacity) {
+      std::nth_element(candidates, candidates + (k - 1), candidates + count, comes_before);
+      count = k;
+      threshold = candidates[k - 1].x;  // ids still to come lose against it when equal
+    }
+  }
+  if (count > k) {
+    std::nth_element(candidates, candidates + (k - 1), candidates + count, comes_before);
+    count = k;
+  }
+  return count;
+}
+
+// Eight partial sums, so that the additions overlap; the order is fixed all the same.
+double sum_weights(const float* w, int64_t n) {
+  double lane[8] = {};
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (int j = 0; j < 8; ++j) lane[j] += static_cast<double>(w[i + j]);
+  }
+  for (int j = 0; i < n; ++i, ++j) lane[j] += static_cast<double>(w[i]);
+  return ((lane[0] + lane[4]) + (lane[2] + lane[6])) + ((lane[1] + lane[5]) + (lane[3] + lane[7]));
+}
 
 void sample_rows(ThreadPool& pool, const SampleArgs& args, const SampleKernels& kernels) {
   pool.parallel_for(args.rows, 1, [&](int64_t begin, int64_t end) {

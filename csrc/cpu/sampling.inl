@@ -1,4 +1,5 @@
-// The arithmetic of sampling over a vocabulary: argmax, temperature, scans by threshold, weights, Gumbel noise (see sample.h).
+// The arithmetic of sampling over a vocabulary: argmax, temperature, scans by threshold, weights, Gumbel noise, a logarithm
+// (see sample.h).
 #pragma once
 
 #include "kernels.h"
@@ -66,6 +67,20 @@ int64_t next_above(const float* x, int64_t from, int64_t n, float threshold) {
   return n;
 }
 
+int32_t count_above(const float* x, int64_t n, float threshold) {
+  int32_t count = 0;
+  for (int64_t i = 0; i < n; i += 16) {
+    count += __builtin_popcount(bits(greater(load_or_lowest(x + i, n - i), set1(threshold))));
+  }
+  return count;
+}
+
+float logarithm(float x) {
+  float lanes[16];
+  store(lanes, log(set1(x)));
+  return lanes[0];
+}
+
 void exp_weights(float* w, const float* x, int64_t n) {
   for (int64_t i = 0; i < n; i += 16) {
     const int64_t count = smaller(n - i, 16);
@@ -118,9 +133,12 @@ void gumbel_scores(float* scores, const float* x, const int32_t* ids, int64_t n,
   }
 }
 
-const SampleKernels kSampleKernels = {argmax_row, scale_logits, collect_ids, next_above, exp_weights, gumbel_scores};
+const SampleKernels kSampleKernels = {argmax_row,  scale_logits, collect_ids,   next_above,
+                                      count_above, exp_weights,  gumbel_scores, logarithm};
 
 void sample(ThreadPool& pool, const SampleArgs& args) { sample_rows(pool, args, kSampleKernels); }
+
+void logprobs(ThreadPool& pool, const LogprobArgs& args) { logprob_rows(pool, args, kSampleKernels); }
 
 }  // namespace
 }  // namespace accel::cpu

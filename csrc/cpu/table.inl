@@ -16,8 +16,8 @@ namespace accel::cpu {
 namespace {
 
 constexpr KernelTable make_table(const char* isa) {
-  return {isa,         rms_norm, add_rms_norm, rotary,       write_kv,      attention,  silu_and_mul, linear,        embedding,
-          gather_rows, argmax,   sample,       pages_gather, pages_scatter, pages_copy, pages_zero,   pages_checksum};
+  return {isa,         rms_norm, add_rms_norm, rotary,   write_kv,     attention,     silu_and_mul, linear,     embedding,
+          gather_rows, argmax,   sample,       logprobs, pages_gather, pages_scatter, pages_copy,   pages_zero, pages_checksum};
 }
 
 }  // namespace

@@ -49,8 +49,12 @@ ROW_OPS = [
     "linear",
     "embedding",
     "gather_rows",
+    "penalties",
+    "logit_bias",
+    "bad_words",
     "argmax",
     "sample",
+    "logprobs",
     "stop_check",
 ]
 
@@ -159,7 +163,22 @@ def rows_of(call: Call, spec: OpSpec, rows: slice) -> Call:
     for arg in spec.args:
         if arg.shape[0] == counted and not arg.packed and operands[arg.name] is not None:
             operands[arg.name] = call.operand(arg.name).part(rows)
+    if "row_start" in operands:
+        operands.update(_lists_of(call, rows))
     return Call(operands, call.attributes)
+
+
+def _lists_of(call: Call, rows: slice) -> dict[str, Operand]:
+    """The ragged lists of `rows`: words, or the tokens and values of a bias."""
+    start = call.operand("row_start").array[rows.start : rows.stop + 1]
+    cut = {"row_start": start - start[0]}
+    if "word_start" in call.operands:
+        words = call.operand("word_start").array[start[0] : start[-1] + 1]
+        cut["word_start"] = words - words[0]
+        cut["words"] = call.operand("words").array[words[0] : words[-1]]
+    else:
+        cut.update({name: call.operand(name).array[start[0] : start[-1]] for name in ("tokens", "values")})
+    return {name: Operand.of(values, call.operand(name).dtype) for name, values in cut.items()}
 
 
 @pytest.mark.parametrize("op", ROW_OPS)
@@ -281,11 +300,16 @@ GOOD = {
     "linear": "linear[T=3,N=33,K=64,format=q4,encoding=Q4_0,bias=True]",
     "embedding": "embedding[T=5,V=70,H=96,format=q8,encoding=Q8_0]",
     "gather_rows": "gather_rows[R=5,T=9,H=33]",
+    "penalties": "penalties[V=33,R=5]",
+    "logit_bias": "logit_bias[V=33,R=5]",
+    "bad_words": "bad_words[V=16,R=8]",
     "argmax": "argmax[V=33,R=3]",
     "sample": "sample[V=33,R=5]",
+    "logprobs": "logprobs[K=2,R=6,V=50]",
     "pack_step": "pack_step[S=3,requests=7/20+1/33+4/4]",
     "stop_check": "stop_check[R=40,E=2]",
     "update_slots": "update_slots[R=5,slots=20]",
+    "write_history": "write_history[n=5,L=20]",
     "pages_gather": "pages_gather[n=3,dtype=bfloat16,order=layer_first]",
     "pages_scatter": "pages_scatter[n=3,dtype=bfloat16,order=layer_first]",
     "pages_copy": "pages_copy[n=3,dtype=bfloat16,order=layer_first]",
@@ -460,6 +484,16 @@ def width(name: str, columns: int) -> Spoil:
     return spoil
 
 
+def columns(count: int, *names: str) -> Spoil:
+    """The same last dimension for several arguments."""
+
+    def spoil(call: Call) -> None:
+        for name in names:
+            width(name, count)(call)
+
+    return spoil
+
+
 #: (op, what is wrong, fragments the message must hold: the argument, the value, the limit). GOOD gives the limits.
 BAD_VALUES: list[tuple[str, Spoil, Sequence[str]]] = [
     ("rms_norm", attribute("eps", -1.0), ("eps", "-1")),
@@ -489,6 +523,61 @@ BAD_VALUES: list[tuple[str, Spoil, Sequence[str]]] = [
     ("sample", put("top_p", 1, 0.0), ("top_p", "0", "1")),
     ("sample", put("top_p", 1, 1.5), ("top_p", "1.5", "1")),
     ("sample", put("top_p", 1, np.nan), ("top_p", "nan")),
+    ("sample", put("min_p", 1, -0.5), ("min_p", "-0.5", "0")),
+    ("sample", put("min_p", 1, 1.5), ("min_p", "1.5", "1")),
+    ("sample", put("min_p", 4, np.nan), ("min_p", "nan")),
+    *(
+        (op, spoil, fragments)
+        for op in ("penalties", "bad_words")
+        for spoil, fragments in (
+            (put("slots", 2, -1), ("slots[2]", "-1", "10" if op == "bad_words" else "7")),
+            (put("slots", 2, 10), ("slots[2]", "10")),
+            (put("lengths", 1, 25), ("lengths[1]", "25")),
+            (put("lengths", 1, -1), ("lengths[1]", "-1", "25")),
+            (put("prompt_lens", 1, -1), ("prompt_lens[1]", "-1", "lengths[1]")),
+            (put("prompt_lens", 0, 25), ("prompt_lens[0]", "25", "lengths[0]")),
+        )
+    ),
+    *(
+        ("penalties", put("repetition", 1, bad), ("repetition[1]", str(bad), "0"))
+        for bad in (0.0, -1.0, np.inf, np.nan)
+    ),
+    *(
+        ("penalties", put(name, 4, bad), (f"{name}[4]", str(bad), "finite"))
+        for name in ("frequency", "presence")
+        for bad in (np.inf, -np.inf, np.nan)
+    ),
+    ("logit_bias", put("row_start", 0, 1), ("row_start", "1", "0")),
+    ("logit_bias", put("row_start", 5, 1), ("row_start",)),
+    ("logit_bias", put("tokens", 6, 33), ("tokens[6]", "33")),
+    ("logit_bias", put("tokens", 0, -1), ("tokens[0]", "-1", "33")),
+    ("logit_bias", put("values", 6, np.nan), ("values[6]", "nan")),
+    ("logit_bias", put("values", 6, np.inf), ("values[6]", "inf", "finite")),
+    *(
+        (op, spoil, fragments)
+        for op in ("bad_words", "stop_check")
+        for spoil, fragments in (
+            (put("row_start", 0, 1), ("row_start", "1", "0")),
+            (put("row_start", -1, 999), ("row_start", "999")),
+            (put("row_start", 1, -1), ("row_start[1]", "-1", "0")),
+            (put("word_start", 0, 1), ("word_start",)),
+            (put("word_start", 2, 1), ("word_start[2]", "1 or more")),
+            (put("word_start", -1, 999), ("word_start", "999")),
+            (put("words", 3, -7), ("words[3]", "-7", "0")),
+        )
+    ),
+    ("bad_words", put("words", 3, 16), ("words[3]", "16")),
+    ("logprobs", put("tokens", 1, -2), ("tokens[1]", "-2", "-1")),
+    ("logprobs", put("tokens", 1, 50), ("tokens[1]", "50")),
+    ("logprobs", columns(51, "top_ids", "top_values"), ("top_ids", "51", "50")),
+    ("stop_check", put("slots", 7, 9), ("slots[7]", "9")),
+    ("stop_check", put("slots", 7, -1), ("slots[7]", "-1", "9")),
+    ("stop_check", put("lengths", 7, 13), ("lengths[7]", "13")),
+    ("stop_check", put("lengths", 7, -1), ("lengths[7]", "-1", "13")),
+    ("write_history", put("slots", 3, 4), ("slots[3]", "4")),
+    ("write_history", put("slots", 3, -1), ("slots[3]", "-1", "4")),
+    ("write_history", put("positions", 4, 20), ("positions[4]", "20")),
+    ("write_history", put("positions", 4, -1), ("positions[4]", "-1", "20")),
     ("pack_step", put("slots", 0, 5), ("slots", "5")),
     ("pack_step", put("slots", 0, -1), ("slots", "-1", "5")),
     ("pack_step", put("computed", 1, -4), ("computed", "-4", "0")),
@@ -569,10 +658,11 @@ def test_a_temperature_near_0_picks_what_argmax_picks(isa: str) -> None:
     where.device.ops.argmax(stream, greedy, logits)
     top_k = np.tile(np.array([0, 5], np.int32), rows // 2)
     top_p = np.repeat(np.array([1.0, 0.9], np.float32), rows // 2)
+    min_p = np.repeat(np.array([0, 0.1, 1, 0], np.float32), rows // 4)
     seed, position = np.arange(rows, dtype=np.uint64), np.arange(rows, dtype=np.int64)
     for temperature in (1e-45, 1e-38, 1e-20):
         temperatures = np.full(rows, temperature, np.float32)
-        where.device.ops.sample(stream, picked, logits, temperatures, top_k, top_p, seed, position)
+        where.device.ops.sample(stream, picked, logits, temperatures, top_k, top_p, min_p, seed, position)
         np.testing.assert_array_equal(picked, greedy)
 
 

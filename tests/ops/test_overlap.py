@@ -26,6 +26,25 @@ OVERLAPS: dict[str, Run] = {
     "silu_and_mul out inside x": lambda o, s, x: o.silu_and_mul(s, x[:, 8:40], x),
     "gather_rows out is x": lambda o, s, x: o.gather_rows(s, x[:8], x, IDS),
     "argmax out in logits": lambda o, s, x: o.argmax(s, x.view(np.int32)[0], x),
+    "penalties history in logits": lambda o, s, x: o.penalties(
+        s, x[:2], x.view(np.int32)[1:3], IDS[:2], IDS[:2] * 0, IDS[:2] * 0, *(np.ones(2, np.float32) for _ in range(3))
+    ),
+    "penalties repetition a column of logits": lambda o, s, x: o.penalties(
+        s, x[1:3], IDS.reshape(2, 4), IDS[:2], IDS[:2] * 0, IDS[:2] * 0, x[1, 1:3], X[0, :2], X[0, :2]
+    ),
+    "logit_bias values in logits": lambda o, s, x: o.logit_bias(s, x[:1], IDS[[0, 2]], IDS[:2], x[0, :2]),
+    "bad_words words in logits": lambda o, s, x: o.bad_words(
+        s, x[:1], IDS.reshape(2, 4), IDS[:1], IDS[:1], IDS[:1], IDS[:2], IDS[:2], x.view(np.int32)[0, :1]
+    ),
+    "logprobs top_values in logits": lambda o, s, x: o.logprobs(
+        s, np.empty(1, np.float32), np.empty(1, np.int32), np.empty((1, 4), np.int32), x[:1, 4:8], x[:1], IDS[:1]
+    ),
+    "logprobs value in top_values": lambda o, s, x: o.logprobs(
+        s, x[0, :1], np.empty(1, np.int32), np.empty((1, 4), np.int32), x[:1, :4], X[1:2], IDS[:1]
+    ),
+    "write_history tokens in history": lambda o, s, x: o.write_history(
+        s, x.view(np.int32), IDS, IDS, x.view(np.int32)[0, :8]
+    ),
     "rotary table is x": lambda o, s, x: o.rotary(s, x[:8, None], IDS, x),
     "pages_gather out in the pool": lambda o, s, x: o.pages_gather(
         s, x.view(np.uint8).reshape(-1)[:512].reshape(1, 512), x.reshape(32, 1, 2, 1, 4, 16), IDS[:1]

@@ -34,14 +34,7 @@ from accel.ops.pages import (
 from accel.ops.rotary import rotary_reference
 from accel.ops.rounding import decode, dequantize, encode, from_bfloat16, to_bfloat16
 from accel.ops.sampling import acceptable_picks, argmax_reference, philox4x32, sample_reference, uniforms
-from accel.ops.step import (
-    STOP_EOS,
-    STOP_LENGTH,
-    STOP_NONE,
-    pack_step_reference,
-    stop_check_reference,
-    update_slots_reference,
-)
+from accel.ops.step import pack_step_reference, update_slots_reference
 
 seeds = st.integers(0, 2**32 - 1)
 floats32 = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -334,8 +327,8 @@ def test_gather_rows_takes_rows_in_the_order_asked() -> None:
 def sample(logits: Any, **parameters: Any) -> NDArray[np.int32]:
     logits = np.atleast_2d(np.asarray(logits, np.float32))
     rows = len(logits)
-    defaults = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": 0, "position": np.arange(rows)}
-    types = {"temperature": "f4", "top_k": "i4", "top_p": "f4", "seed": "u8", "position": "i8"}
+    defaults = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "seed": 0, "position": np.arange(rows)}
+    types = {"temperature": "f4", "top_k": "i4", "top_p": "f4", "min_p": "f4", "seed": "u8", "position": "i8"}
     arrays = {
         name: np.broadcast_to(np.asarray(parameters.get(name, default), types[name]), rows).copy()
         for name, default in defaults.items()
@@ -419,6 +412,9 @@ CHI_SQUARE = {1: 10.83, 2: 13.82, 3: 16.27, 4: 18.47}
         ({"top_k": 3}, [1, 2, 4]),
         ({"top_p": 0.8}, [2, 4]),
         ({"temperature": 2.0, "top_k": 4, "top_p": 0.85}, [1, 2, 4]),
+        ({"min_p": 0.2}, [1, 2, 4]),
+        ({"temperature": 0.5, "min_p": 0.2}, [2, 4]),
+        ({"top_k": 4, "top_p": 0.95, "min_p": 0.01}, [1, 2, 4]),
     ],
 )
 def test_frequencies_are_the_renormalised_softmax_of_what_is_kept(parameters: dict[str, Any], kept: list[int]) -> None:
@@ -463,7 +459,9 @@ def test_a_near_tie_of_scores_is_acceptable_and_a_clear_loser_is_not() -> None:
     noise = -np.log(-np.log(uniforms(3, 4, 3).astype(np.float64)))
     # Scores 1, 1 - 5e-5 and 0.9, once the noise is added.
     logits = (np.array([[1, 1 - 5e-5, 0.9]]) - noise).astype(np.float32)
-    arguments = [np.array([value], kind) for value, kind in ((1, "f4"), (0, "i4"), (1, "f4"), (3, "u8"), (4, "i8"))]
+    arguments = [
+        np.array([value], kind) for value, kind in ((1, "f4"), (0, "i4"), (1, "f4"), (0, "f4"), (3, "u8"), (4, "i8"))
+    ]
     picks = [bool(acceptable_picks(np.array([token], np.int32), logits, *arguments)[0]) for token in (0, 1, 2, -1, 3)]
     assert picks == [True, True, False, False, False]
 
@@ -515,23 +513,6 @@ def test_a_sampled_token_comes_back_in_the_next_step() -> None:
         block_size=4,
     )
     assert (ids[0], positions[0], mapping[0]) == (40, 9, 13)
-
-
-def test_the_end_token_wins_over_length_and_can_be_ignored() -> None:
-    reason = filled(5, np.int32)
-    stop_check_reference(
-        reason,
-        np.array([2, 2, 2, 9, 3], np.int32),
-        np.array([1, 8, 8, 8, 1], np.int32),
-        np.full(5, 8, np.int32),
-        np.array([0, 0, 1, 0, 0], np.uint8),
-        np.array([2, 3], np.int32),
-    )
-    assert reason.tolist() == [STOP_EOS, STOP_EOS, STOP_LENGTH, STOP_LENGTH, STOP_EOS]
-    stop_check_reference(
-        reason[:1], *(np.array([2]), np.array([1]), np.array([8])), np.array([0]), np.array([], np.int32)
-    )
-    assert reason[0] == STOP_NONE
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
