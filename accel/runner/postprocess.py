@@ -51,6 +51,7 @@ class Postprocessor:
             upload(plan.temperature[rows]),
             upload(plan.top_k[rows]),
             upload(plan.top_p[rows]),
+            upload(np.zeros(len(rows), np.float32)),  # min_p: off
             upload(plan.seed[rows]),
             upload(position),
         )
@@ -69,8 +70,15 @@ class Postprocessor:
             token,
             upload(plan.generated[rows] + np.int32(1)),
             upload(plan.max_tokens[rows]),
+            upload(np.zeros(len(rows), np.int32)),  # min_tokens: off
             upload(plan.ignore_eos[rows]),
             self._eos,
+            upload(np.zeros((1, 1), np.int32)),  # history, slots and lengths: without stop words nobody reads them
+            upload(np.zeros(len(rows), np.int32)),
+            upload(np.zeros(len(rows), np.int32)),
+            upload(np.zeros(len(rows) + 1, np.int32)),  # row_start, word_start, words: none
+            upload(np.zeros(1, np.int32)),
+            upload(np.zeros(0, np.int32)),
         )
         return reason
 
