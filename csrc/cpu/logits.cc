@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "fp_env.h"
 #include "kernels.h"
 #include "scratch.h"
 #include "thread_pool.h"
@@ -48,6 +49,7 @@ void penalties(ThreadPool& pool, const PenaltyArgs& args) {
 }
 
 void logit_bias(const BiasArgs& args) {
+  const DefaultFloatEnvironment environment;  // no pool sets it here
   for (int64_t r = 0; r < args.rows; ++r) {
     for (int32_t i = args.row_start[r]; i < args.row_start[r + 1]; ++i) {
       float& l = args.logits[r * args.row_stride + args.tokens[i]];

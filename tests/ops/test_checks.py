@@ -11,6 +11,7 @@ import pytest
 from accel.errors import InvalidArgument
 from accel.ops.checks import Call, Operand, ReferenceTarget, bind, case, cases, compare, execute, run_case
 from accel.ops.spec import Access, all_specs, op_spec
+from accel.ops.step import STOP_EOS, STOP_WORD
 
 OPS = list(all_specs())
 
@@ -81,6 +82,10 @@ def _set(array: Any, index: Any, value: Any) -> None:
     array[index] = value
 
 
+def _nudge(array: Any, index: Any) -> None:
+    array[index] = np.nextafter(array[index], np.float32(99))
+
+
 DAMAGE: dict[str, tuple[str, str, Callable[..., None]]] = {
     "one element past the end": ("rms_norm[H=33,T=3]", "guard of out", lambda out, *_: _beyond(out, out.size)),
     "one element before the start": ("rms_norm[H=33,T=3]", "guard of out", lambda out, *_: _beyond(out, -1)),
@@ -135,6 +140,46 @@ DAMAGE: dict[str, tuple[str, str, Callable[..., None]]] = {
         "sample[R=24,V=100,mode=temperature]",
         "differ",
         lambda out, logits, *_: _set(out, 3, np.argmin(logits[3])),
+    ),
+    "a penalty in another rounding": (
+        "penalties[V=33,R=5]",
+        "differ; first at [2, ",
+        lambda logits, history, slots, *_: _nudge(logits, (2, history[slots[2], 0])),
+    ),
+    "a bias added twice": (
+        "logit_bias[V=33,R=5]",
+        "differ",
+        lambda logits, start, tokens, values: _set(logits, (0, tokens[2]), logits[0, tokens[2]] + values[2]),
+    ),
+    "a ban lifted": (
+        "bad_words[V=16,R=8]",
+        "differ; first at [0, 15]",
+        lambda logits, *_: _set(logits, (0, 15), 0),
+    ),
+    "a rank counted from 0": (
+        "logprobs[K=2,R=6,V=50]",
+        "rank",
+        lambda value, rank, *_: np.subtract(rank, 1, out=rank),
+    ),
+    "a log probability slightly off": (
+        "logprobs[K=2,R=6,V=50]",
+        "top_values: worst at [3, 1]",
+        lambda value, rank, ids, values, *_: _set(values, (3, 1), values[3, 1] + 1e-4),
+    ),
+    "two best tokens exchanged": (
+        "logprobs[K=2,R=6,V=50]",
+        "top_ids",
+        lambda value, rank, ids, *_: _set(ids, 1, ids[1, ::-1].copy()),
+    ),
+    "a stop word taken for an end token": (
+        "stop_check[words=4,R=40,E=1]",
+        "reason",
+        lambda reason, *_: _set(reason, reason == STOP_WORD, STOP_EOS),
+    ),
+    "a token in the next place": (
+        "write_history[n=5,L=20]",
+        "history",
+        lambda history, slots, places, tokens: _set(history, (slots[0], places[0]), history[slots[0], places[0]] + 1),
     ),
     "one slot too many": (
         "pack_step[S=3,requests=7/20+1/33+4/4]",
