@@ -53,7 +53,7 @@ BINDING = "paddle_binding"
 MAX_LINES = 600
 #: Headers of vector intrinsics → the files that may include them, each compiled only where its instructions exist.
 INTRINSICS = {
-    r"immintrin\.h|[xengtps]mmintrin\.h": r"csrc/cpu/simd_avx\w*\.h",
+    r"immintrin\.h|[xengtps]mmintrin\.h": r"csrc/cpu/simd_avx\w*\.h|csrc/core/sha256_x86\.cc",
     r"arm_neon\.h|arm_sve\.h": r"csrc/cpu/simd_neon\.h",
 }
 
