@@ -16,6 +16,7 @@ Invariant: a layout is a value. Two caches may exchange pages only if their fing
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -37,10 +38,14 @@ _FINGERPRINT_VERSION = 1
 
 @dataclass(frozen=True)
 class KVLayout:
-    """Shape, order and dtype of KV pages. `block_size` counts tokens.
+    """Shape, order, dtype and scales of KV pages. `block_size` counts tokens.
+
+    `scales` are the static scales of a cache of 8-bit values, ``[layers, 2, kv_heads]`` flattened in that order (K
+    before V); None for a cache of floats.
 
     Raises:
-        InvalidArgument: a size below 1, or an unknown order or dtype.
+        InvalidArgument: a size below 1, an unknown order or dtype; scales for a dtype that has none, of another number,
+            or not finite and above 0.
     """
 
     layers: int
@@ -49,6 +54,7 @@ class KVLayout:
     block_size: int = 16
     dtype: str = "float32"
     order: str = "page_first"
+    scales: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("layers", "kv_heads", "head_dim", "block_size"):
@@ -57,6 +63,25 @@ class KVLayout:
         if self.order not in _MEMORY_ORDER:
             raise InvalidArgument(f"KV order is {self.order!r}; it must be one of {', '.join(_MEMORY_ORDER)}")
         dtype_of(self.dtype)
+        self._check_scales()
+
+    def _check_scales(self) -> None:
+        if self.scales is None:
+            return
+        if dtype_of(self.dtype).bytes != 1:
+            raise InvalidArgument(
+                f"a KV layout of {self.dtype} has scales; only 8-bit caches are scaled", hint="leave scales out"
+            )
+        # Whoever passes a list or NumPy numbers gets a value like any other.
+        object.__setattr__(self, "scales", tuple(float(scale) for scale in self.scales))
+        wanted = self.layers * 2 * self.kv_heads
+        if len(self.scales) != wanted:
+            raise InvalidArgument(
+                f"a KV layout has {len(self.scales)} scales; layers * 2 * kv_heads = {wanted} are needed", limit=wanted
+            )
+        bad = next((i for i, scale in enumerate(self.scales) if not (math.isfinite(scale) and scale > 0)), None)
+        if bad is not None:
+            raise InvalidArgument(f"scales[{bad}] of a KV layout is {self.scales[bad]}; it must be finite and above 0")
 
     @property
     def page_bytes(self) -> int:
@@ -84,7 +109,7 @@ class KVLayout:
 
     def fingerprint(self) -> str:
         """Hex digest over everything that decides what the bytes of a page mean, and where."""
-        fields = sorted(asdict(self).items())
+        fields = sorted((name, value) for name, value in asdict(self).items() if value is not None)
         text = "\n".join([f"accel.kv_layout.{_FINGERPRINT_VERSION}", *(f"{name}={value}" for name, value in fields)])
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -49,6 +49,9 @@ def test_a_page_first_page_is_one_run_of_bytes(cpu: Device) -> None:
         {"block_size": 6},
         {"dtype": "bfloat16"},
         {"order": "layer_first"},
+        {"dtype": "int8"},
+        {"dtype": "int8", "scales": (1.0,) * 12},
+        {"dtype": "int8", "scales": (1.0,) * 11 + (1.0 + 2**-52,)},
     ],
 )
 def test_every_field_changes_the_fingerprint(change: dict[str, object]) -> None:
@@ -59,6 +62,31 @@ def test_every_field_changes_the_fingerprint(change: dict[str, object]) -> None:
 def test_the_fingerprint_does_not_drift() -> None:
     """A golden value: pages written by one version are found by the next. A change of meaning raises the version."""
     assert LAYOUT.fingerprint() == "aafd0d65c6454dac38cfb4186b42cf4af5e7b78245e6b4dd6d0403669634c6ee"
+
+
+def test_scales_are_part_of_the_fingerprint_to_the_last_bit() -> None:
+    def layout(*scales: float) -> KVLayout:
+        return KVLayout(layers=1, kv_heads=1, head_dim=4, dtype="int8", scales=scales or None)
+
+    prints = {layout(*scales).fingerprint() for scales in ((), (0.5, 1.0), (1.0, 0.5), (0.5, 1.0 + 2**-52))}
+    assert len(prints) == 4
+    assert KVLayout(1, 1, 4, dtype="int8", scales=[0.5, np.float64(1)]) == layout(0.5, 1.0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"scales": (1.0,) * 12}, "layout of float32 has scales"),
+        ({"dtype": "int8", "scales": (1.0,) * 11}, "11 scales; .* = 12 are needed"),
+        ({"dtype": "int8", "scales": ()}, "0 scales"),
+        ({"dtype": "int8", "scales": (1.0,) * 11 + (float("nan"),)}, r"scales\[11\] of a KV layout is nan"),
+        ({"dtype": "int8", "scales": (float("inf"),) + (1.0,) * 11}, r"scales\[0\] .* is inf"),
+        ({"dtype": "int8", "scales": (1.0, 0.0) + (1.0,) * 10}, r"scales\[1\] .* is 0.0"),
+    ],
+)
+def test_scales_that_do_not_fit_are_refused(change: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        replace(LAYOUT, **change)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("field", ["layers", "kv_heads", "head_dim", "block_size"])
