@@ -145,7 +145,7 @@ class BlockPool:
         """End a step whose output came back.
 
         A row that is alive appends ``tokens[r]`` (unless below 0) to its table; its full blocks below ``computed[r]``
-        tokens enter the index. A row that is not alive only gives its leases back. Returns the number of blocks committed.
+        tokens enter the index. A row that is not alive only gives its leases back. Returns the number of commits.
         """
         return self._native.commit_step(step, alive, computed, tokens)
 

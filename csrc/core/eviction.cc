@@ -17,6 +17,8 @@ void LruPolicy::remove(int32_t block) {
   --size_;
 }
 
+int32_t LruPolicy::victim() const { return oldest_; }
+
 std::vector<int32_t> LruPolicy::order(int32_t most) const {
   std::vector<int32_t> found;
   for (int32_t b = oldest_; b != kNone && static_cast<int32_t>(found.size()) < most; b = links_[static_cast<size_t>(b)].newer) {

@@ -32,7 +32,7 @@ class LruPolicy final : public EvictionPolicy {
   explicit LruPolicy(int32_t blocks) : links_(static_cast<size_t>(blocks)) {}
   void push(int32_t block) override;
   void remove(int32_t block) override;
-  int32_t victim() const override { return oldest_; }
+  int32_t victim() const override;
   int32_t size() const override { return size_; }
   std::vector<int32_t> order(int32_t most) const override;
 
