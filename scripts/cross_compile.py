@@ -41,10 +41,10 @@ def toolchains() -> list[Toolchain]:
 
 
 def isa_flags() -> dict[str, list[str]]:
-    """File name → the flags its instruction set needs, as the builds of the backends state them."""
+    """File name → the flags its instruction set needs, as the builds state them."""
     found = {}
     pattern = re.compile(r'set_source_files_properties\(\S*/(\S+\.cc)\s+PROPERTIES\s+COMPILE_OPTIONS\s+"([^"]*)"\)')
-    for script in sorted((ROOT / "backends").glob("*/build.cmake")):
+    for script in [ROOT / "CMakeLists.txt", *sorted((ROOT / "backends").glob("*/build.cmake"))]:
         for name, options in pattern.findall(script.read_text(encoding="utf-8")):
             found[name] = options.split(";")
     return found
