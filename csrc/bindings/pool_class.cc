@@ -192,7 +192,9 @@ py::bytes block_digests(py::handle root, py::handle tokens_object, int64_t block
            "block_size is " + std::to_string(block_size) + "; it must be 1 to " + std::to_string(BlockPool::kMostBlockSize));
   }
   const auto* const ids = values<int32_t>(tokens);
-  for (py::ssize_t i = 0; i < tokens.size(); ++i) {
+  int32_t signs = 0;
+  for (py::ssize_t i = 0; i < tokens.size(); ++i) signs |= ids[i];
+  for (py::ssize_t i = 0; signs < 0 && i < tokens.size(); ++i) {
     if (ids[i] < 0) refuse(op, "tokens[" + std::to_string(i) + "] is " + std::to_string(ids[i]) + "; it must be 0 or more");
   }
   core::BlockHasher hasher(static_cast<int32_t>(block_size),
