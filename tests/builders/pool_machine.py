@@ -71,7 +71,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     def same(self, native: Callable[[], Any], model: Callable[[], Any]) -> None:
         ours, theirs = self.both(native, model)
-        assert ours == theirs
+        assert ours == theirs, f"native {ours}, model {theirs}"
 
     def live_tables(self, pick: Random, most: int = 3) -> list[int]:
         """Numbers of some tables that are open, in any order."""
@@ -246,7 +246,7 @@ class PoolMachine(RuleBasedStateMachine):
     def agrees(self) -> None:
         self.native.check()
         stats = self.native.stats()
-        assert stats == self.model.stats()
+        assert stats == self.model.stats(), f"native {stats}, model {self.model.stats()}"
         assert stats["owned"] + stats["cached"] + stats["free"] == stats["blocks"]
         for number, table in self.model.tables.items():
             ids = self.native.table_blocks(self.tables[number]).tolist()
