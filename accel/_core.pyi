@@ -1,7 +1,7 @@
 """Types of the native module that every backend shares (csrc/bindings/core_module.cc)."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 
@@ -100,6 +100,7 @@ class Lease:
     def __enter__(self) -> Lease: ...
     def __exit__(self, *args: object) -> None: ...
 
+@final
 class BlockPool:
     def __init__(self, blocks: int, block_size: int) -> None: ...
     @property

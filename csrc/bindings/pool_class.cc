@@ -7,12 +7,14 @@
 
 #include <algorithm>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "../core/block_pool.h"
 #include "accel/error.h"
+#include "errors.h"
 #include "forbid_new.h"
 
 namespace accel::py_bindings {
@@ -209,6 +211,24 @@ py::bytes block_digests(py::handle root, py::handle tokens_object, int64_t block
   return py::bytes(all);
 }
 
+// Makes the whole object at once: pybind11's __new__ would hand out one without a value, which any method then reads.
+PyObject* new_pool(PyTypeObject*, PyObject* args, PyObject* kwargs) {
+  const char* const names[] = {"blocks", "block_size", nullptr};
+  long long blocks, block_size;
+  if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LL:BlockPool", const_cast<char**>(names), &blocks, &block_size))
+    return nullptr;
+  try {
+    return py::cast(std::make_shared<BlockPool>(blocks, block_size)).release().ptr();
+  } catch (const Error& error) {
+    raise(error);
+  } catch (const std::bad_alloc&) {
+    raise(Error(ErrorKind::kOutOfMemory, "a pool of " + std::to_string(blocks) + " blocks does not fit", "BlockPool"));
+  } catch (py::error_already_set& raised) {
+    raised.restore();
+  }
+  return nullptr;
+}
+
 void bind_lease(py::module_& m) {
   py::class_<Lease>(m, "Lease", py::module_local(), "A hold of a transfer on blocks; released exactly once.")
       .def_property_readonly("kind", [](const Lease& l) { return l.kind; })
@@ -226,9 +246,8 @@ void bind_lease(py::module_& m) {
 
 void bind_pool(py::module_& m) {
   bind_lease(m);
-  py::class_<BlockPool, std::shared_ptr<BlockPool>>(m, "BlockPool", py::module_local(),
+  py::class_<BlockPool, std::shared_ptr<BlockPool>>(m, "BlockPool", py::module_local(), py::is_final(),
                                                     "Blocks, block tables and the prefix index (csrc/core/block_pool.h).")
-      .def(py::init<int64_t, int64_t>(), py::arg("blocks"), py::arg("block_size"))
       .def_property_readonly("blocks", &BlockPool::blocks)
       .def_property_readonly("block_size", &BlockPool::block_size)
       .def(
@@ -254,6 +273,9 @@ void bind_pool(py::module_& m) {
       .def("drop_cached", &BlockPool::drop_cached)
       .def("stats", &stats)
       .def("check", &BlockPool::check);
+  auto* const type = reinterpret_cast<PyTypeObject*>(m.attr("BlockPool").ptr());
+  type->tp_new = new_pool;
+  type->tp_init = [](PyObject*, PyObject*, PyObject*) { return 0; };
   m.def("block_digests", &block_digests, py::arg("root"), py::arg("tokens"), py::arg("block_size"), py::kw_only(),
         py::arg("portable") = false,
         "The digests of the full blocks of `tokens`, 32 bytes each (accel/cache/identity.py defines them). `portable` leaves\n"

@@ -464,6 +464,21 @@ def test_impossible_sizes_are_refused(blocks: int, size: int, message: str) -> N
         BlockPool(blocks, size)
 
 
+def test_a_pool_is_whole_or_is_not_there() -> None:
+    cls: Any = _core.BlockPool
+    for make in (cls, lambda: cls.__new__(cls), lambda: cls(8), lambda: cls(8.5, 4), lambda: cls(8, 4, 2)):
+        with pytest.raises(TypeError):
+            make()
+    with pytest.raises(TypeError):
+        object.__new__(cls)
+    with pytest.raises(TypeError):
+        type("Derived", (cls,), {})
+    pool = cls(block_size=4, blocks=8)
+    with pytest.raises(TypeError):
+        pool.__init__(1, 1)
+    assert (pool.blocks, pool.block_size) == (8, 4)
+
+
 def test_the_stats_are_the_native_ones(driver: Driver) -> None:
     native = _core.BlockPool(3, 5)
     pool = BlockPool(3, 5, native=native)
