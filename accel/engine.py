@@ -40,7 +40,7 @@ __all__ = ["Engine", "RequestMetrics", "RequestOutput", "TokenOutput", "check_pr
 Prompt = str | SequenceOf[int]
 
 #: What `finish_reason` says for each way to end.
-FINISH_NAMES: Final = {FinishReason.EOS: "stop", FinishReason.LENGTH: "length"}
+FINISH_NAMES: Final = {FinishReason.EOS: "stop", FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 
 
 @dataclass(frozen=True)

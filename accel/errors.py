@@ -15,6 +15,8 @@ broke and what to do next, and it is raised before any work is queued wherever t
     ├─ AsyncFailure         queued work failed on the device; raised once, at the next synchronise or query
     ├─ DeviceLost           the device is gone for good
     ├─ InvalidRequest       a generation request that can never be served
+    ├─ Overloaded           as many requests as the engine takes are waiting already
+    ├─ EngineClosed         the engine was closed before the request ended
     ├─ ModelError           a model file that is missing, damaged, contradictory or of an unknown kind
     └─ StorageConfigError   a storage tier that is configured wrongly
 """
@@ -29,10 +31,12 @@ __all__ = [
     "AsyncFailure",
     "BackendUnavailable",
     "DeviceLost",
+    "EngineClosed",
     "InvalidArgument",
     "InvalidRequest",
     "ModelError",
     "OutOfMemory",
+    "Overloaded",
     "StorageConfigError",
     "Timeout",
     "Unsupported",
@@ -135,6 +139,14 @@ class InvalidRequest(AccelError):
     """A generation request that can never be served as it is."""
 
     caller_fault = True
+
+
+class Overloaded(AccelError):
+    """The engine holds as many requests as it takes; ``values`` has ``waiting`` and ``limit``. Try again later."""
+
+
+class EngineClosed(AccelError):
+    """The engine was closed before the request ended; what it had generated is lost."""
 
 
 class ModelError(AccelError):

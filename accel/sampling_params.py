@@ -1,38 +1,65 @@
-"""How a request wants its tokens chosen. One definition for the engine, the CLI and the runner."""
+"""How a request wants its tokens chosen and when it ends. One definition for the engine, the CLI and the runner.
+
+Invariant: values are checked when the object is made, so whoever holds one need not look again.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+import operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from accel.errors import InvalidRequest
 
-__all__ = ["SamplingParams"]
+__all__ = ["MAX_CHOICES", "MAX_LOGPROBS", "MAX_WORDS", "SamplingParams"]
 
 _SEED_LIMIT = 1 << 64
 _INT32_LIMIT = 1 << 31
-#: Temperatures and top_p reach the device as float32; the limit is that of the op `sample`.
+#: Reals reach the device as float32; the limit is that of the op `sample`.
 _MOST_FLOAT32 = 3e38
 #: The smallest that float32 holds with all its digits.
 _LEAST_FLOAT32 = 2.0**-126
 
-
-def _require_whole(name: str, value: object) -> None:
-    if not hasattr(value, "__index__"):
-        raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
+#: Alternatives whose log-probabilities a token may bring.
+MAX_LOGPROBS: Final = 100
+#: Choices for one prompt.
+MAX_CHOICES: Final = 128
+#: Stop strings, stop sequences, stop ids or bad words of one request, each; and tokens or characters of one.
+MAX_WORDS: Final = 1024
 
 
 @dataclass(frozen=True)
 class SamplingParams:
     """Sampling and stop rules of one request.
 
+    Order: penalties, bad words and logit bias change the logits; temperature divides them; top-k, top-p and min-p
+    cut; one token is drawn from what is left. Formulas: ``accel.ops.sampling``.
+
     Args:
-        max_tokens: tokens to generate at most, 1 or more.
+        max_tokens: tokens to generate at most, 1 or more. A sequence also ends at the model's longest.
         temperature: 0 picks the most likely token; else logits are divided by it.
         top_k: only the k most likely tokens; 0 for all.
         top_p: only the smallest set of most likely tokens whose probability reaches it; in (0, 1].
         seed: of this request's random numbers; the same seed gives the same tokens whatever else runs. None: a fresh
             one, which the output tells.
         ignore_eos: go on after an end-of-sequence token.
+        min_p: only tokens at least this share as likely as the most likely one; 0 for all.
+        min_tokens: before so many are generated, end-of-sequence and stop tokens are not drawn and no stop rule ends
+            the request.
+        repetition_penalty: above 1 makes tokens of prompt and output less likely; 1 is off.
+        frequency_penalty, presence_penalty: taken off a token's logit for each time it was generated, and once.
+        logit_bias: token id -> what is added to its logit; minus infinity bans it.
+        bad_words: never generated: texts, or sequences of token ids.
+        stop: texts that end the request. The output's text ends before the first one (after it with `include_stop`).
+        stop_token_ids: ids that end the request; they are the last of its ``token_ids``.
+        stop_sequences: sequences of ids that do.
+        include_stop: keep the stop string in the text.
+        n: choices for the prompt. Choice i is what a request with ``seed + i`` gives.
+        logprobs: None, or how many alternatives' log-probabilities come with each token (0: only the token's own).
+            They are those of the model, before anything above changes them.
+        prompt_logprobs: the same for each token of the prompt but the first. Such a prompt is computed in full.
 
     Raises:
         InvalidRequest: a value outside its range.
@@ -44,22 +71,146 @@ class SamplingParams:
     top_p: float = 1.0
     seed: int | None = None
     ignore_eos: bool = False
+    min_p: float = 0.0
+    min_tokens: int = 0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    bad_words: tuple[Any, ...] = ()
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    stop_sequences: tuple[tuple[int, ...], ...] = ()
+    include_stop: bool = False
+    n: int = 1
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "top_k", *(() if self.seed is None else ("seed",))):
-            _require_whole(name, getattr(self, name))
-        if not 1 <= self.max_tokens < _INT32_LIMIT:
+        self._check_numbers()
+        normal = {
+            "logit_bias": _bias(self.logit_bias),
+            "bad_words": tuple(
+                _text("bad_words", item) if isinstance(item, str) else _ids("bad_words", item)
+                for item in _several("bad_words", self.bad_words)
+            ),
+            # One stop string may be given as it is.
+            "stop": tuple(_text("stop", item) for item in _several("stop", self.stop)),
+            "stop_token_ids": _ids("stop_token_ids", self.stop_token_ids, empty=True),
+            "stop_sequences": tuple(
+                _ids("stop_sequences", item) for item in _several("stop_sequences", self.stop_sequences)
+            ),
+        }
+        for name, value in normal.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def penalises(self) -> bool:
+        """Whether a penalty is on."""
+        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+
+    @property
+    def stop_words(self) -> tuple[tuple[int, ...], ...]:
+        """Stop ids and stop sequences, as one list of sequences."""
+        return (*((token,) for token in self.stop_token_ids), *self.stop_sequences)
+
+    @property
+    def uses_history(self) -> bool:
+        """Whether a token depends on those before it by more than attention: the device keeps them then."""
+        return (
+            self.penalises
+            or any(len(word) > 1 for word in self.bad_words)
+            or any(len(word) > 1 for word in self.stop_sequences)
+        )
+
+    @property
+    def shapes_logits(self) -> bool:
+        """Whether anything but temperature, top-k, top-p and min-p changes the logits."""
+        return bool(self.penalises or self.logit_bias or self.bad_words or self.min_tokens)
+
+    def _check_numbers(self) -> None:
+        whole = {
+            "max_tokens": (1, _INT32_LIMIT - 1),
+            "top_k": (0, _INT32_LIMIT - 1),
+            "min_tokens": (0, _INT32_LIMIT - 1),
+            "n": (1, MAX_CHOICES),
+        }
+        for name, most in (("seed", _SEED_LIMIT - 1), ("logprobs", MAX_LOGPROBS), ("prompt_logprobs", MAX_LOGPROBS)):
+            if getattr(self, name) is not None:
+                whole[name] = (0, most)
+        for name, (low, high) in whole.items():
+            value = getattr(self, name)
+            if not hasattr(value, "__index__"):
+                raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
+            if not low <= value <= high:
+                raise InvalidRequest(f"{name} is {value}; it must be {low} to {high}", **{name: value})
+        reals = {
+            "temperature": (0.0, _MOST_FLOAT32),
+            "top_p": (_LEAST_FLOAT32, 1.0),
+            "min_p": (0.0, 1.0),
+            "repetition_penalty": (_LEAST_FLOAT32, _MOST_FLOAT32),
+            "frequency_penalty": (-_MOST_FLOAT32, _MOST_FLOAT32),
+            "presence_penalty": (-_MOST_FLOAT32, _MOST_FLOAT32),
+        }
+        for name, (least, most_real) in reals.items():
+            value = getattr(self, name)
+            if not hasattr(value, "__float__") or not least <= value <= most_real:
+                raise InvalidRequest(f"{name} is {value!r}; it must be {_shown(least)}{most_real:g}", **{name: value})
+        if self.min_tokens > self.max_tokens:
             raise InvalidRequest(
-                f"max_tokens is {self.max_tokens}; it must be 1 to {_INT32_LIMIT - 1}", max_tokens=self.max_tokens
+                f"min_tokens is {self.min_tokens}; it must be at most max_tokens, {self.max_tokens}",
+                min_tokens=self.min_tokens,
+                max_tokens=self.max_tokens,
             )
-        if not 0 <= self.temperature <= _MOST_FLOAT32:
+
+
+def _shown(least: float) -> str:
+    return "above 0, at most " if least == _LEAST_FLOAT32 else f"{least:g} to "
+
+
+def _several(name: str, value: Any) -> list[Any]:
+    items = [value] if isinstance(value, str) else list(_iterable(name, value))
+    if len(items) > MAX_WORDS:
+        raise InvalidRequest(f"{name} has {len(items)} entries; the limit is {MAX_WORDS}", limit=MAX_WORDS)
+    return items
+
+
+def _iterable(name: str, value: Any) -> Iterable[Any]:
+    if not isinstance(value, Iterable):
+        raise InvalidRequest(f"{name} is {value!r}; it must be a sequence")
+    return value
+
+
+def _text(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest(f"{name} holds {value!r}; it must hold texts")
+    if not 1 <= len(value) <= MAX_WORDS:
+        raise InvalidRequest(f"{name} holds a text of {len(value)} characters; it must have 1 to {MAX_WORDS}")
+    return value
+
+
+def _ids(name: str, value: Any, *, empty: bool = False) -> tuple[int, ...]:
+    try:
+        ids = tuple(operator.index(token) for token in _iterable(name, value))
+    except TypeError as error:
+        raise InvalidRequest(f"{name} must hold token ids: {error}") from None
+    if not (empty or ids) or len(ids) > MAX_WORDS:
+        raise InvalidRequest(f"{name} holds {len(ids)} token ids; it must be {0 if empty else 1} to {MAX_WORDS}")
+    wrong = [token for token in ids if not 0 <= token < _INT32_LIMIT]
+    if wrong:
+        raise InvalidRequest(f"{name} holds token id {wrong[0]}; ids are 0 or more", token=wrong[0])
+    return ids
+
+
+def _bias(value: Any) -> dict[int, float]:
+    if not isinstance(value, Mapping):
+        raise InvalidRequest(f"logit_bias is {value!r}; it must map token ids to numbers")
+    bias: dict[int, float] = {}
+    for token, amount in value.items():
+        (token,) = _ids("logit_bias", [token])
+        if not hasattr(amount, "__float__") or not (amount == -math.inf or abs(amount) <= _MOST_FLOAT32):
             raise InvalidRequest(
-                f"temperature is {self.temperature}; it must be 0 to {_MOST_FLOAT32:g}",
-                temperature=self.temperature,
+                f"logit_bias of token {token} is {amount!r}; it must be a finite number, or -inf to ban it", token=token
             )
-        if not 0 <= self.top_k < _INT32_LIMIT:
-            raise InvalidRequest(f"top_k is {self.top_k}; it must be 0 (off) to {_INT32_LIMIT - 1}", top_k=self.top_k)
-        if not _LEAST_FLOAT32 <= self.top_p <= 1:
-            raise InvalidRequest(f"top_p is {self.top_p}; it must be above 0 and at most 1", top_p=self.top_p)
-        if self.seed is not None and not 0 <= self.seed < _SEED_LIMIT:
-            raise InvalidRequest(f"seed is {self.seed}; it must be 0 to {_SEED_LIMIT - 1}", seed=self.seed)
+        bias[token] = float(amount)
+    return bias

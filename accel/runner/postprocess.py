@@ -1,16 +1,33 @@
-"""From logits to tokens: sampling, stop rules, and the slots' last tokens. All of it ops on the device."""
+"""From logits to tokens: shaping, sampling, log-probabilities, stop rules, and what slots remember. All of it ops on
+the device.
+
+::
+
+    logits ─┬──────────────── rows that want log-probabilities ──────────────────────────┐
+            └ penalties ─ bad words ─ bias, min tokens ─> argmax or sample ─> token ─┬───┴─> logprobs
+                   ^                                                                 ├─> stop_check ─> reason
+                   └── history [slots, positions] <── write_history ─────────────────┴─> last_token
+
+Invariant: what a request gets depends on its own row of the plan, its logits and its own tokens.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from accel.backend import Device, Stream
 from accel.runner.plan import StepPlan
 from accel.runner.preprocess import StepBuffers, to_device
 
 __all__ = ["Postprocessor"]
+
+Int32 = npt.NDArray[np.int32]
+#: Words of several rows: (row_start [R + 1], word_start [W + 1], words [N]), int32.
+Ragged = tuple[Int32, Int32, Int32]
 
 
 class Postprocessor:
@@ -25,10 +42,37 @@ class Postprocessor:
         self._buffers = buffers
         self._token = device.view(device.empty([buffers.max_requests], "int32"))
         self._reason = device.view(device.empty([buffers.max_requests], "int32"))
+        self._eos_ids = eos_token_ids
         self._eos = to_device(device, device.current_stream(), np.array(eos_token_ids, np.int32))
 
-    def sample(self, stream: Stream, plan: StepPlan, rows: np.ndarray[Any, Any], logits: Any) -> Any:
-        """One token for each of the plan's requests `rows`, whose logits are the rows of `logits` [n, vocab].
+    def shape(self, stream: Stream, plan: StepPlan, rows: Int32, logits: Any) -> None:
+        """Penalties, bad words, logit bias and min tokens, in place, for those of `rows` that have them."""
+        params = [plan.params[row] for row in rows]
+        if not any(p.shapes_logits for p in params):
+            return
+        lengths = _lengths(plan, rows)
+        if any(p.penalises for p in params):
+            penalised = np.array([p.penalises for p in params], np.bool_)
+            self._run(
+                "penalties",
+                stream,
+                logits,
+                self._buffers.history,
+                plan.slot[rows],
+                # A row without penalties reads no history, which may not be its own.
+                np.where(penalised, plan.prompt_len[rows], 0).astype(np.int32),
+                np.where(penalised, lengths, 0).astype(np.int32),
+                np.array([p.repetition_penalty for p in params], np.float32),
+                np.array([p.frequency_penalty for p in params], np.float32),
+                np.array([p.presence_penalty for p in params], np.float32),
+            )
+        if any(p.bad_words for p in params):
+            words = [p.bad_words for p in params]
+            self._run("bad_words", stream, logits, *self._history_of(plan, rows, words, lengths), *_ragged(words))
+        self._bias(stream, plan, rows, logits)
+
+    def sample(self, stream: Stream, plan: StepPlan, rows: Int32, logits: Any) -> Any:
+        """One token for each of the plan's requests `rows`, whose shaped logits are the rows of `logits` [n, vocab].
 
         Returns:
             int32 [n] on the device; -1 where a row held no number.
@@ -38,51 +82,123 @@ class Postprocessor:
             self._device.ops.argmax(stream, token, logits)
             return token
         # The counter of a request's random numbers is the position of the token that is drawn.
-        lengths = np.diff(plan.query_start)[rows]
-        position = plan.computed[rows].astype(np.int64) + lengths
-
-        def upload(array: np.ndarray[Any, Any]) -> Any:
-            return to_device(self._device, stream, array)
-
-        self._device.ops.sample(
+        self._run(
+            "sample",
             stream,
             token,
             logits,
-            upload(plan.temperature[rows]),
-            upload(plan.top_k[rows]),
-            upload(plan.top_p[rows]),
-            upload(np.zeros(len(rows), np.float32)),  # min_p: off
-            upload(plan.seed[rows]),
-            upload(position),
+            plan.temperature[rows],
+            plan.top_k[rows],
+            plan.top_p[rows],
+            plan.min_p[rows],
+            plan.seed[rows],
+            _lengths(plan, rows).astype(np.int64),
         )
         return token
 
-    def stop(self, stream: Stream, plan: StepPlan, rows: np.ndarray[Any, Any], token: Any) -> Any:
+    def logprobs(self, stream: Stream, logits: Any, tokens: Any, top: int) -> tuple[Any, Any, Any, Any]:
+        """Log-probabilities of `tokens` int32 [n] in the rows of `logits` [n, vocab], and the `top` best of each.
+
+        Returns:
+            value float32 [n], rank int32 [n], top_ids int32 [n, top], top_values float32 [n, top], on the device.
+        """
+        device, count = self._device, tokens.shape[0]
+
+        def buffer(shape: list[int], dtype: str) -> Any:
+            return device.view(device.empty(shape, dtype))
+
+        outputs = (
+            buffer([count], "float32"),
+            buffer([count], "int32"),
+            buffer([count, top], "int32"),
+            buffer([count, top], "float32"),
+        )
+        device.ops.logprobs(stream, *outputs, logits, tokens)
+        return outputs
+
+    def stop(self, stream: Stream, plan: StepPlan, rows: Int32, token: Any) -> Any:
         """FinishReason of each of the requests `rows` after `token`; int32 [n] on the device."""
         reason = self._reason.narrow(0, 0, len(rows))
-
-        def upload(array: np.ndarray[Any, Any]) -> Any:
-            return to_device(self._device, stream, array)
-
-        self._device.ops.stop_check(
+        words = [plan.params[row].stop_words for row in rows]
+        history, slots, _, lengths = self._history_of(plan, rows, words, _lengths(plan, rows))
+        self._run(
+            "stop_check",
             stream,
             reason,
             token,
-            upload(plan.generated[rows] + np.int32(1)),
-            upload(plan.max_tokens[rows]),
-            upload(np.zeros(len(rows), np.int32)),  # min_tokens: off
-            upload(plan.ignore_eos[rows]),
+            plan.generated[rows] + np.int32(1),
+            plan.max_tokens[rows],
+            plan.min_tokens[rows],
+            plan.ignore_eos[rows],
             self._eos,
-            upload(np.zeros((1, 1), np.int32)),  # history, slots and lengths: without stop words nobody reads them
-            upload(np.zeros(len(rows), np.int32)),
-            upload(np.zeros(len(rows), np.int32)),
-            upload(np.zeros(len(rows) + 1, np.int32)),  # row_start, word_start, words: none
-            upload(np.zeros(1, np.int32)),
-            upload(np.zeros(0, np.int32)),
+            history,
+            slots,
+            lengths,
+            *_ragged(words),
         )
         return reason
 
-    def update(self, stream: Stream, plan: StepPlan, rows: np.ndarray[Any, Any], token: Any) -> None:
-        """Remember `token` as the last one of the slots of `rows`."""
-        slots = to_device(self._device, stream, plan.slot[rows])
-        self._device.ops.update_slots(stream, self._buffers.last_token, slots, token)
+    def update(self, stream: Stream, plan: StepPlan, rows: Int32, token: Any) -> None:
+        """Remember `token` as the last one of the slots of `rows`, and in the histories of those that have one."""
+        slots = plan.slot[rows]
+        self._run("update_slots", stream, self._buffers.last_token, slots, token)
+        if any(plan.params[row].uses_history for row in rows):
+            # All rows: a history that nobody reads may hold anything.
+            self._buffers.write_history(stream, slots, _lengths(plan, rows), token)
+
+    def _bias(self, stream: Stream, plan: StepPlan, rows: Int32, logits: Any) -> None:
+        entries: list[list[tuple[int, float]]] = []
+        for row in rows.tolist():
+            params = plan.params[row]
+            entry = list(params.logit_bias.items())
+            if plan.generated[row] < params.min_tokens:
+                ends = [word[0] for word in params.stop_words if len(word) == 1]
+                entry += [(token, -np.inf) for token in (*ends, *(() if params.ignore_eos else self._eos_ids))]
+            entries.append(entry)
+        if any(entries):
+            flat = [pair for entry in entries for pair in entry]
+            self._run(
+                "logit_bias",
+                stream,
+                logits,
+                _starts(len(entry) for entry in entries),
+                np.array([token for token, _ in flat], np.int32),
+                np.array([value for _, value in flat], np.float32),
+            )
+
+    def _history_of(
+        self, plan: StepPlan, rows: Int32, words: Sequence[Sequence[Sequence[int]]], lengths: Int32
+    ) -> tuple[Any, Int32, Int32, Int32]:
+        """(history, slots, prompt_lens, lengths) for matching `words`; a stand-in where all are single tokens."""
+        long = np.array([any(len(word) > 1 for word in row) for row in words], np.bool_)
+        if not long.any():
+            zeros = np.zeros(len(rows), np.int32)
+            return self._buffers.no_history, zeros, zeros, zeros
+        masked = [np.where(long, array, 0).astype(np.int32) for array in (plan.prompt_len[rows], lengths)]
+        return self._buffers.history, plan.slot[rows], masked[0], masked[1]
+
+    def _run(self, op: str, stream: Stream, *arguments: Any) -> None:
+        """Launch `op`; NumPy arrays are brought to the device first."""
+        device = self._device
+        getattr(device.ops, op)(
+            stream, *(to_device(device, stream, a) if isinstance(a, np.ndarray) else a for a in arguments)
+        )
+
+
+def _lengths(plan: StepPlan, rows: Int32) -> Int32:
+    """Tokens of each request before the one that is sampled, which is that one's position."""
+    lengths: Int32 = (plan.computed + np.diff(plan.query_start))[rows]
+    return lengths
+
+
+def _starts(lengths: Iterable[int]) -> Int32:
+    return np.cumsum([0, *lengths]).astype(np.int32)
+
+
+def _ragged(rows: Sequence[Sequence[Sequence[int]]]) -> Ragged:
+    words = [word for row in rows for word in row]
+    return (
+        _starts(len(row) for row in rows),
+        _starts(len(word) for word in words),
+        np.array([token for word in words for token in word], np.int32),
+    )

@@ -43,16 +43,22 @@ class Packed:
 class StepBuffers:
     """The integer side of a step of at most `max_tokens` tokens and `max_requests` requests, allocated once.
 
-    `last_token` int32 [max_requests] is the only state that outlives a step: the token last sampled in each slot.
+    Two things outlive a step, both by slot: `last_token` int32 [max_requests], sampled last, and `history` int32
+    [max_requests, max_positions + 1], the tokens of requests whose rules look at them. A request's first step in a slot
+    overwrites what it will read.
     """
 
-    def __init__(self, device: Device, max_tokens: int, max_requests: int) -> None:
+    def __init__(self, device: Device, max_tokens: int, max_requests: int, max_positions: int) -> None:
         def buffer(count: int, dtype: str) -> Any:
             return device.view(device.empty([count], dtype))
 
         self.max_tokens = max_tokens
         self.max_requests = max_requests
         self._device = device
+        self._max_positions = max_positions
+        self._history: Any = None
+        #: Stands for the history where no request of a step has one.
+        self.no_history = to_device(device, device.current_stream(), np.zeros((1, 1), np.int32))
         self._ids = buffer(max_tokens, "int32")
         self._positions = buffer(max_tokens, "int32")
         self._slot_mapping = buffer(max_tokens, "int64")
@@ -60,6 +66,22 @@ class StepBuffers:
         self._last_rows = buffer(max_requests, "int32")
         self.last_token = buffer(max_requests, "int32")
         device.fill(self.last_token, 0, device.current_stream())
+
+    @property
+    def history(self) -> Any:
+        """The slots' histories; made when first used, because few requests need them."""
+        if self._history is None:
+            shape = [self.max_requests, self._max_positions + 1]
+            self._history = self._device.view(self._device.empty(shape, "int32"))
+            self._device.fill(self._history, 0, self._device.current_stream())
+        return self._history
+
+    def write_history(self, stream: Stream, slot: Any, position: Any, token: Any) -> None:
+        """``history[slot[i], position[i]] = token[i]``; int32 [N], on the host or the device."""
+        arguments = [to_device(self._device, stream, a) if isinstance(a, np.ndarray) else a for a in (slot, position)]
+        if isinstance(token, np.ndarray):
+            token = to_device(self._device, stream, token)
+        self._device.ops.write_history(stream, self.history, *arguments, token)
 
     def pack(self, stream: Stream, plan: StepPlan, block_size: int) -> Packed:
         """Launch ``pack_step``. Raises InvalidArgument when the plan is too large, or names what is not there."""
@@ -104,4 +126,6 @@ class StepBuffers:
             self.last_token,
             block_size=block_size,
         )
+        if plan.history is not None:
+            self.write_history(stream, plan.history.slot, plan.history.position, plan.history.token)
         return packed

@@ -3,7 +3,7 @@
 ``execute`` does all five for a plan. An engine with a loop of its own calls them one by one
 (examples/external_engine.py).
 
-Invariant: between steps nothing of a request is kept but the last token of its slot.
+Invariant: between steps nothing of a request is kept but its slot's last token and history.
 """
 
 from __future__ import annotations
@@ -16,7 +16,16 @@ from accel.backend import Device
 from accel.cache.pages import KVPool
 from accel.errors import InvalidArgument
 from accel.models.decoder import Decoder, Workspace
-from accel.runner.plan import LAST_SAMPLED, FinishReason, Logits, PendingStep, StepOutput, StepPlan
+from accel.runner.plan import (
+    LAST_SAMPLED,
+    FinishReason,
+    Logits,
+    PendingStep,
+    PromptLogprobs,
+    SampledLogprobs,
+    StepOutput,
+    StepPlan,
+)
 from accel.runner.postprocess import Postprocessor
 from accel.runner.preprocess import Packed, StepBuffers, to_device
 
@@ -44,12 +53,13 @@ class Runner:
         self.max_requests = max_requests
         self._stream = device.current_stream()
         self._space = Workspace(device, decoder.config, max_batch_tokens)
-        self._buffers = StepBuffers(device, max_batch_tokens, max_requests)
+        self._buffers = StepBuffers(device, max_batch_tokens, max_requests, decoder.max_positions)
         self._post = Postprocessor(device, self._buffers, decoder.config.eos_token_ids)
         # Rows of logits are wanted for one position a request; all of them (Logits.ALL) go through it piece by piece.
         self._logit_rows = min(max_requests, max_batch_tokens)
         vocab = decoder.config.vocab_size
         self._logits = device.view(device.empty([self._logit_rows, vocab], "float32"))
+        self._raw: Any = None  # logits as the model gave them, for log-probabilities; made when first asked for
         self._picked = device.view(device.empty([self._logit_rows, decoder.config.hidden_size], "float32"))
 
     def attach(self, pool: KVPool) -> None:
@@ -71,7 +81,8 @@ class Runner:
         return self._head(hidden, index, len(rows))
 
     def sample(self, packed: Packed, rows: np.ndarray[Any, Any], logits: Any) -> Any:
-        """One token for each of `rows`; int32 [n] on the device."""
+        """One token for each of `rows`; int32 [n] on the device. Shapes `logits` in place first."""
+        self._post.shape(self._stream, packed.plan, rows, logits)
         return self._post.sample(self._stream, packed.plan, rows, logits)
 
     def stop(self, packed: Packed, rows: np.ndarray[Any, Any], token: Any) -> Any:
@@ -79,7 +90,8 @@ class Runner:
         return self._post.stop(self._stream, packed.plan, rows, token)
 
     def update(self, packed: Packed, rows: np.ndarray[Any, Any], token: Any) -> None:
-        """Make `token` the last token of the slots of `rows`, where the next plan's LAST_SAMPLED finds it."""
+        """Make `token` the last token of the slots of `rows`, where the next plan's LAST_SAMPLED finds it, and enter it
+        into their histories."""
         self._post.update(self._stream, packed.plan, rows, token)
 
     def execute(self, plan: StepPlan) -> PendingStep:
@@ -91,19 +103,70 @@ class Runner:
         packed = self.pack(plan)
         hidden = self.run(packed)
         every = self._all_logits(hidden, plan.num_tokens) if plan.logits is Logits.ALL else None
+        prompts = self._prompt_logprobs(plan, hidden)
         rows = np.flatnonzero(plan.sample).astype(np.int32)
-        token = reason = sampled = None
+        token = reason = sampled = logprobs = None
         if len(rows):
             logits = self.logits(packed, hidden, rows)
-            on_device = self.sample(packed, rows, logits)
-            token = self._to_host(on_device)
-            reason = self._to_host(self.stop(packed, rows, on_device))
-            self.update(packed, rows, on_device)
             if plan.logits is Logits.SAMPLED:
                 sampled = self._to_host(logits)
+            top = max((-1 if plan.params[row].logprobs is None else plan.params[row].logprobs or 0) for row in rows)
+            raw = self._keep(logits) if top >= 0 else None
+            on_device = self.sample(packed, rows, logits)
+            token = self._to_host(on_device)
+            if raw is not None:
+                # Of all rows: picking some would need the tokens on the host in the middle of the step.
+                values = self._post.logprobs(self._stream, raw, on_device, top)
+                logprobs = SampledLogprobs(rows, *(self._to_host(value) for value in values))
+            reason = self._to_host(self.stop(packed, rows, on_device))
+            self.update(packed, rows, on_device)
         event = self.device.event()
         event.record(self._stream)
-        return PendingStep(event, lambda: _output(plan, rows, token, reason, every if every is not None else sampled))
+        if sampled is None:
+            sampled = every
+        return PendingStep(
+            event, lambda: _output(plan, rows, token, reason, sampled, logprobs, prompts), self._stream.query
+        )
+
+    def recover(self) -> None:
+        """After a step raised: let the stream take work again. What it had queued behind the failure is not run.
+
+        Raises:
+            DeviceLost: there is no stream any more.
+        """
+        self._stream.reset()
+
+    def _prompt_logprobs(self, plan: StepPlan, hidden: Any) -> tuple[PromptLogprobs, ...]:
+        """Of the prompt tokens that follow those computed in this step, for the requests that want them."""
+        found: list[PromptLogprobs] = []
+        for row, params in enumerate(plan.params):
+            if params.prompt_logprobs is None:
+                continue
+            begin, end = plan.query_start[row : row + 2].tolist()
+            position = int(plan.computed[row])
+            targets = np.append(plan.tokens[begin + 1 : end], plan.next_token[row])
+            # The last prompt token is followed by what is sampled.
+            targets = targets[: max(0, int(plan.prompt_len[row]) - 1 - position)]
+            for first in range(0, len(targets), self._logit_rows):
+                part = np.ascontiguousarray(targets[first : first + self._logit_rows], np.int32)
+                logits = self._logits.narrow(0, 0, len(part))
+                self.decoder.head(self._stream, logits, hidden.narrow(0, begin + first, len(part)))
+                on_device = to_device(self.device, self._stream, part)
+                values = self._post.logprobs(self._stream, logits, on_device, params.prompt_logprobs)
+                found.append(PromptLogprobs(row, position + first + 1, *(self._to_host(value) for value in values)))
+        return tuple(found)
+
+    def _keep(self, logits: Any) -> Any:
+        """A copy of `logits`, which shaping does not reach."""
+        if self._raw is None:
+            self._raw = self.device.view(
+                self.device.empty([self._logit_rows, self.decoder.config.vocab_size], "float32")
+            )
+        count = logits.shape[0]
+        raw = self._raw.narrow(0, 0, count)
+        index = to_device(self.device, self._stream, np.arange(count, dtype=np.int32))
+        self.device.ops.gather_rows(self._stream, raw, logits, index)
+        return raw
 
     def _to_host(self, view: Any) -> np.ndarray[Any, Any]:
         """A host array that holds `view` once the step is complete."""
@@ -142,10 +205,18 @@ class Runner:
         return out
 
 
-def _output(plan: StepPlan, rows: Any, token: Any, reason: Any, logits: Any) -> StepOutput:
+def _output(
+    plan: StepPlan,
+    rows: Any,
+    token: Any,
+    reason: Any,
+    logits: Any,
+    logprobs: SampledLogprobs | None,
+    prompts: tuple[PromptLogprobs, ...],
+) -> StepOutput:
     everyone = np.full(plan.num_requests, -1, np.int32)
     finish = np.full(plan.num_requests, FinishReason.NONE, np.int32)
     if token is not None:
         everyone[rows] = token
         finish[rows] = reason
-    return StepOutput(plan.request, plan.epoch, everyone, finish, logits)
+    return StepOutput(plan.request, plan.epoch, everyone, finish, logits, plan.step, logprobs, prompts)
