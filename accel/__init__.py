@@ -16,15 +16,18 @@ if TYPE_CHECKING:
     from accel.backend import Support as Support
     from accel.engine import Engine as Engine
     from accel.engine import RequestOutput as RequestOutput
+    from accel.engine import TokenOutput as TokenOutput
     from accel.errors import AbiMismatch as AbiMismatch
     from accel.errors import AccelError as AccelError
     from accel.errors import AsyncFailure as AsyncFailure
     from accel.errors import BackendUnavailable as BackendUnavailable
     from accel.errors import DeviceLost as DeviceLost
+    from accel.errors import EngineClosed as EngineClosed
     from accel.errors import InvalidArgument as InvalidArgument
     from accel.errors import InvalidRequest as InvalidRequest
     from accel.errors import ModelError as ModelError
     from accel.errors import OutOfMemory as OutOfMemory
+    from accel.errors import Overloaded as Overloaded
     from accel.errors import StorageConfigError as StorageConfigError
     from accel.errors import Timeout as Timeout
     from accel.errors import Unsupported as Unsupported
@@ -40,16 +43,19 @@ _EXPORTS = {
     "Support": "accel.backend",
     "Engine": "accel.engine",
     "RequestOutput": "accel.engine",
+    "TokenOutput": "accel.engine",
     "SamplingParams": "accel.sampling_params",
     "AbiMismatch": "accel.errors",
     "AccelError": "accel.errors",
     "AsyncFailure": "accel.errors",
     "BackendUnavailable": "accel.errors",
     "DeviceLost": "accel.errors",
+    "EngineClosed": "accel.errors",
     "InvalidArgument": "accel.errors",
     "InvalidRequest": "accel.errors",
     "ModelError": "accel.errors",
     "OutOfMemory": "accel.errors",
+    "Overloaded": "accel.errors",
     "StorageConfigError": "accel.errors",
     "Timeout": "accel.errors",
     "Unsupported": "accel.errors",

@@ -1,0 +1,289 @@
+"""The engine's loop: one thread that schedules, runs and delivers.
+
+::
+
+    submit, abort (any thread)                              loop thread
+        │ condition                    ┌──────────────────────────────────────────────────────────────┐
+        └──────────────> scheduler ──> │ schedule ─> Runner.execute ─> in flight (<= depth + 1) ─> collect │
+                                       │                                commit ─> Live ─> Channel ────────┼──> streams
+                                       └──────────────────────────────────────────────────────────────┘
+
+Invariants: only this thread touches the runner. Whatever a step raises ends the requests that were in it, and the loop
+goes on; what ends the loop ends every request. No lock is held while a step runs or is waited for.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from accel.engine.channel import Channel
+from accel.engine.live import Live
+from accel.engine.outputs import RequestOutput, TokenOutput
+from accel.errors import AccelError, DeviceLost, EngineClosed, Timeout
+from accel.runner.plan import PendingStep, StepPlan
+from accel.runner.runner import Runner
+from accel.scheduler.request import EndReason
+from accel.scheduler.scheduler import Scheduler, Update
+
+__all__ = ["EngineLoop", "Observer"]
+
+#: Where nothing can be scheduled though requests wait, their blocks are held by others, whose return nobody announces.
+_RECHECK_SECONDS = 0.05
+#: An idle loop looks at its state this often, should a wake-up have been lost.
+_IDLE_SECONDS = 60.0
+
+
+class Observer(Protocol):
+    """What the loop tells whoever measures. Called on the loop thread; must not raise."""
+
+    def step(self, plan: StepPlan) -> None: ...
+    def ended(self, output: RequestOutput) -> None: ...
+
+
+class EngineLoop:
+    """Drives `runner` with the plans of `scheduler` until it is closed.
+
+    Args:
+        step_timeout: seconds a step may take; one that takes longer is taken for a device that hangs, and ends
+            the loop.
+    """
+
+    def __init__(self, runner: Runner, scheduler: Scheduler, *, step_timeout: float, observer: Observer) -> None:
+        self._runner = runner
+        self._scheduler = scheduler
+        self._step_timeout = step_timeout
+        self._observer = observer
+        self._changed = threading.Condition()
+        self._lives: dict[int, Live] = {}
+        self._hungry: weakref.WeakSet[Channel[TokenOutput]] = weakref.WeakSet()
+        self._pending: deque[tuple[StepPlan, PendingStep]] = deque()
+        self._closing: AccelError | None = None
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="accel-engine", daemon=True)
+        self._thread.start()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no more requests."""
+        return self._closing is not None
+
+    @property
+    def live(self) -> int:
+        """Requests that have not ended."""
+        return len(self._lives)
+
+    def submit(self, live: Live) -> None:
+        """Queue a request.
+
+        Raises:
+            EngineClosed: the loop has ended.
+            InvalidRequest: the pool can never hold it.
+            Overloaded: too many wait.
+        """
+        with self._changed:
+            if self._closing is not None:
+                raise self._closing
+            if live.done:  # aborted before its turn
+                return
+            # Before the scheduler has it, because the loop may run it at once.
+            self._lives[live.request.number] = live
+            try:
+                self._scheduler.add(live.request)
+            except BaseException:
+                del self._lives[live.request.number]
+                raise
+            live.submitted = True
+            self._changed.notify_all()
+
+    def abort(self, live: Live) -> bool:
+        """End a request. Its stream gets its output, finish_reason "abort". False when it had ended already."""
+        with self._changed:
+            if not live.submitted:
+                # Nobody else knows it yet.
+                if live.done:
+                    return False
+                live.end(EndReason.ABORT)
+                return True
+            aborted = self._scheduler.abort(live.request)
+            self._changed.notify_all()
+            return aborted
+
+    def wait_idle(self, timeout: float) -> None:
+        """Block until every request has ended and its last step is back. Raises Timeout."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._stopped.is_set() or self._idle(), timeout):
+                raise Timeout(f"{len(self._lives)} requests had not ended after {timeout:g} s", timeout=timeout)
+
+    def wants_room(self, channel: Channel[TokenOutput]) -> None:
+        """Poke `channel` when requests may be submitted again."""
+        with self._changed:
+            self._hungry.add(channel)
+
+    def close(self, timeout: float) -> None:
+        """End what runs with EngineClosed, and the thread. Idempotent; not from the loop's own thread.
+
+        Raises:
+            Timeout: the step that runs did not end in `timeout` seconds. All requests have ended nevertheless.
+        """
+        self._end_with(EngineClosed("the engine was closed", hint="make a new one"))
+        if not self._stopped.wait(timeout):
+            self._fail_all()
+            raise Timeout(
+                f"the step that runs did not end in {timeout:g} s; its thread is left behind",
+                hint="the device hangs; end the process",
+                timeout=timeout,
+            )
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._wait_for_work():
+                self._turn()
+        except Exception as error:  # a defect of ours: everyone is told, nobody waits for ever
+            self._end_with(_typed(error, "the engine's loop failed"))
+        finally:
+            self._drain()
+            self._fail_all()
+            self._stopped.set()
+            with self._changed:
+                self._changed.notify_all()
+
+    def _wait_for_work(self) -> bool:
+        """Block until there is something to do; False when the loop is to end."""
+        with self._changed:
+            if self._closing is None and self._idle():
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._closing is not None or not self._idle(), _IDLE_SECONDS)
+            return self._closing is None
+
+    def _idle(self) -> bool:
+        return not self._pending and not self._lives and self._scheduler.idle
+
+    def _turn(self) -> None:
+        """Plan a step and launch it, if there is one; take the oldest output, if it is time."""
+        plan = self._scheduler.schedule()
+        if plan is not None:
+            self._launch(plan)
+        elif self._pending:
+            self._collect()
+        self._deliver_ended()
+        self._feed()
+        if plan is None and not self._pending and not self._scheduler.idle:
+            with self._changed:
+                self._changed.wait(_RECHECK_SECONDS)
+
+    def _launch(self, plan: StepPlan) -> None:
+        try:
+            pending = self._runner.execute(plan)
+        except Exception as error:  # whatever it is, it ends the step and not the engine
+            self._failed([plan], error)
+            return
+        self._observer.step(plan)
+        self._pending.append((plan, pending))
+        if len(self._pending) > self._scheduler.config.depth:
+            self._collect()
+
+    def _collect(self) -> None:
+        plan, pending = self._pending.popleft()
+        try:
+            output = pending.result(self._step_timeout)
+        except Timeout as error:
+            # The device may still write: nothing of it can be used again.
+            self._end_with(error)
+            return
+        except Exception as error:
+            self._failed([plan], error)
+            return
+        self._dispatch(self._scheduler.commit(output))
+
+    def _failed(self, plans: list[StepPlan], error: Exception) -> None:
+        """End the requests of steps that raised, and of those behind them, which the stream skipped."""
+        typed = _typed(error, "a step failed")
+        plans += [plan for plan, _ in self._pending]
+        self._pending.clear()
+        try:
+            self._runner.recover()
+        except AccelError as lost:
+            self._end_with(lost)
+        for plan in plans:
+            self._scheduler.fail(plan.step, typed)
+        if isinstance(error, DeviceLost):
+            self._end_with(error)
+
+    def _dispatch(self, updates: Sequence[Update]) -> None:
+        last = {update.request.number: index for index, update in enumerate(updates)}
+        for index, update in enumerate(updates):
+            request = update.request
+            live = self._lives.get(request.number)
+            if live is None:  # a stop string ended it at an earlier token
+                continue
+            stopped = live.take(update)
+            if stopped:
+                self._scheduler.finish(request, EndReason.STOP)
+            if update.token is None:
+                continue
+            final = stopped or (request.ended and last[request.number] == index)
+            output = live.send(final=final)
+            if output is not None:
+                self._forget(live, output)
+
+    def _deliver_ended(self) -> None:
+        for request in self._scheduler.drain_ended():
+            live = self._lives.get(request.number)
+            if live is not None:
+                self._forget(live, live.end())
+
+    def _forget(self, live: Live, output: RequestOutput) -> None:
+        with self._changed:
+            self._lives.pop(live.request.number, None)
+        self._observer.ended(output)
+
+    def _feed(self) -> None:
+        """Tell streams that hold requests back that there may be room."""
+        with self._changed:
+            hungry = list(self._hungry)
+            self._hungry.clear()
+        for channel in hungry:
+            channel.poke()
+
+    def _end_with(self, error: AccelError) -> None:
+        with self._changed:
+            if self._closing is None:
+                self._closing = error
+            self._changed.notify_all()
+
+    def _drain(self) -> None:
+        """Steps in flight end before their memory does."""
+        while self._pending:
+            plan, pending = self._pending.popleft()
+            try:
+                pending.result(self._step_timeout)
+            except Exception as error:
+                self._scheduler.fail(plan.step, _typed(error, "a step failed"))
+
+    def _fail_all(self) -> None:
+        error = self._closing or EngineClosed("the engine was closed", hint="make a new one")
+        with self._changed:
+            lives = list(self._lives.values())
+            self._lives.clear()
+            hungry = list(self._hungry)
+        for live in lives:
+            self._scheduler.abort(live.request, EndReason.ERROR, error)
+            if not live.done:
+                self._observer.ended(live.end())
+        for channel in hungry:
+            channel.poke()
+
+
+def _typed(error: Exception, what: str) -> AccelError:
+    """`error` itself where it is one of ours, else one of ours that names it."""
+    if isinstance(error, AccelError):
+        return error
+    typed = AccelError(f"{what}: {type(error).__name__}: {error}", hint="the requests in it ended; the engine goes on")
+    typed.__cause__ = error
+    return typed

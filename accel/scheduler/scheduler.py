@@ -1,0 +1,548 @@
+"""The scheduler: continuous batching with chunked prefill over a paged cache, for every backend.
+
+::
+
+    add ──> waiting ──admit: a slot, blocks for all known tokens, room for output──> running ──> ended
+               ^                                                                       │
+               └──────────────── preempt: blocks are short, worst decode first ────────┘
+
+    schedule ──StepPlan──> Runner.execute ──> StepOutput ──> commit
+        a step holds a STEP lease on its blocks until its output is committed, or the step failed
+
+One step: decodes first, one token each; then chunks of prompts that run already; then admissions, if nothing had to be
+preempted. `schedule` may run ahead of `commit` by `depth` steps; outputs may come late and in any order, and are taken
+in the order of their steps.
+
+Invariants: an output counts only for the (request, epoch) that produced it; what it computed is entered into the prefix
+index in the same critical section as that comparison, so no other thread can get between. Blocks for all known tokens
+are
+there when a request is admitted, so a prefill never waits for memory; only decodes that gave a token in this life are
+preempted, so every life brings a request forward and all end. Deterministic: the same calls with the same clock give
+the same plans.
+
+All methods may be called from any thread. The lock is never held over a step, an event or I/O.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from bisect import insort
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from accel.cache.pages import KVLayout
+from accel.cache.pool import BlockPool
+from accel.errors import AccelError, InvalidArgument, InvalidRequest, Overloaded
+from accel.runner.plan import LAST_SAMPLED, FinishReason, History, Logits, StepOutput, StepPlan
+from accel.scheduler.policy import OutputReserve, WaitingQueue, hit_limit, order_key
+from accel.scheduler.request import EndReason, Request, State
+from accel.scheduler.slots import Slots
+from accel.scheduler.stats import Counters, SchedulerStats
+
+__all__ = ["MAX_DEPTH", "Scheduler", "SchedulerConfig", "Update"]
+
+#: Steps that may be planned before the first of them is committed, less one.
+MAX_DEPTH = 3
+
+_END_OF = {
+    FinishReason.EOS: EndReason.EOS,
+    FinishReason.LENGTH: EndReason.LENGTH,
+    FinishReason.STOP: EndReason.STOP,
+}
+
+
+@dataclass(frozen=True)
+class SchedulerConfig:
+    """Limits and policy.
+
+    Args:
+        max_batch_tokens: tokens of a step; max_requests: requests that run at once.
+        depth: steps planned ahead of the one that is committed next, 0 to MAX_DEPTH.
+        output_reserve: tokens of output that an admission leaves room for, for each running request.
+        priority_seconds: what a unit of priority is worth in waiting time.
+        max_waiting: requests that may wait.
+        prefix_cache: whether prompts may start from blocks in the cache.
+
+    Raises:
+        InvalidArgument: a value out of range.
+    """
+
+    max_batch_tokens: int = 512
+    max_requests: int = 64
+    depth: int = 0
+    output_reserve: int = 64
+    priority_seconds: float = 10.0
+    max_waiting: int = 1024
+    prefix_cache: bool = True
+
+    def __post_init__(self) -> None:
+        for name, low, high in (
+            ("max_batch_tokens", 1, None),
+            ("max_requests", 1, None),
+            ("max_waiting", 1, None),
+            ("output_reserve", 0, None),
+            ("depth", 0, MAX_DEPTH),
+        ):
+            value = getattr(self, name)
+            if not hasattr(value, "__index__") or value < low or (high is not None and value > high):
+                wanted = f"{low} or more" if high is None else f"{low} to {high}"
+                raise InvalidArgument(f"{name} is {value!r}; it must be a whole number, {wanted}")
+        if not 0 <= self.priority_seconds < float("inf"):
+            raise InvalidArgument(f"priority_seconds is {self.priority_seconds}; it must be 0 or more, and finite")
+
+
+@dataclass(frozen=True)
+class Update:
+    """What a committed step brought one request.
+
+    Args:
+        token: the sampled id; None where the step only computed a part of the prompt.
+        output, row: the step's output, and the request's row in it, for log-probabilities.
+        tokens: the tokens of the step that were the request's, for logits.
+    """
+
+    request: Request
+    token: int | None
+    output: StepOutput
+    row: int
+    tokens: slice
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A request's part of a step: its K and V reach `end` tokens once the step is done.
+
+    `first` is its first token's place in the step, `begin` in the request.
+    """
+
+    request: Request
+    epoch: int
+    first: int
+    begin: int
+    end: int
+    sample: bool
+
+
+@dataclass(frozen=True)
+class _Step:
+    lease: int
+    rows: tuple[_Row, ...]
+
+
+class Scheduler:
+    """Plans steps over the blocks of `pool`.
+
+    Args:
+        clock: seconds that only rise; arrivals and deadlines are on it.
+    """
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        layout: KVLayout,
+        config: SchedulerConfig,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if pool.block_size != layout.block_size:
+            raise InvalidArgument(f"the pool's blocks have {pool.block_size} tokens, the layout's {layout.block_size}")
+        self.pool = pool
+        self.layout = layout
+        self.config = config
+        self.clock = clock
+        self._lock = threading.Lock()
+        self._slots = Slots(config.max_requests)
+        self._queue = WaitingQueue()
+        self._waiting = 0
+        self._running: list[Request] = []
+        self._steps: dict[int, _Step] = {}
+        self._next_step = 0
+        self._late: dict[int, StepOutput] = {}
+        self._deadlines: list[tuple[float, int, Request]] = []
+        self._ended: list[Request] = []
+        self._reserve = OutputReserve(config.output_reserve, pool.blocks * layout.block_size)
+        self._counters = Counters()
+
+    # --- what callers see ---------------------------------------------------------------------------------------------
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing waits, runs or is in flight."""
+        with self._lock:
+            return not self._waiting and not self._running and not self._steps
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Steps planned and neither committed nor failed."""
+        with self._lock:
+            return len(self._steps)
+
+    @property
+    def next_deadline(self) -> float | None:
+        """The earliest deadline of a request that has not ended, on the scheduler's clock."""
+        with self._lock:
+            while self._deadlines and self._deadlines[0][2].ended:
+                heapq.heappop(self._deadlines)
+            return self._deadlines[0][0] if self._deadlines else None
+
+    def stats(self) -> SchedulerStats:
+        """One coherent look."""
+        with self._lock:
+            return SchedulerStats(
+                self._waiting, len(self._running), len(self._steps), self._reserve.tokens, self._counters.copy()
+            )
+
+    def check_fits(self, prompt_len: int, max_new_tokens: int) -> None:
+        """Raise InvalidRequest when the whole pool could not hold such a request."""
+        needed = self.layout.blocks_for(prompt_len + max_new_tokens - 1)
+        if needed > self.pool.blocks:
+            raise InvalidRequest(
+                f"a prompt of {prompt_len} tokens and {max_new_tokens} to generate need {needed} blocks of"
+                f" {self.layout.block_size} tokens; num_blocks is {self.pool.blocks}",
+                hint=f"raise num_blocks to {needed}, or lower max_tokens",
+                needed=needed,
+                num_blocks=self.pool.blocks,
+            )
+
+    def add(self, request: Request) -> None:
+        """Queue a request.
+
+        Raises:
+            InvalidRequest: the pool can never hold it.
+            Overloaded: `max_waiting` requests wait already.
+        """
+        self.check_fits(request.prompt_len, request.max_new_tokens)
+        with self._lock:
+            if self._waiting >= self.config.max_waiting:
+                raise Overloaded(
+                    f"{self._waiting} requests are waiting; the limit is {self.config.max_waiting}",
+                    hint="try again later, or raise max_waiting",
+                    waiting=self._waiting,
+                    limit=self.config.max_waiting,
+                )
+            request.arrival = self.clock()
+            request.key = order_key(request.arrival, request.priority, self.config.priority_seconds)
+            if request.deadline is not None:
+                heapq.heappush(self._deadlines, (request.deadline, request.number, request))
+            self._waiting += 1
+            self._queue.push(request)
+
+    def abort(self, request: Request, reason: EndReason = EndReason.ABORT, error: AccelError | None = None) -> bool:
+        """End a request wherever it is. False when it had ended already."""
+        with self._lock:
+            if request.ended:
+                return False
+            self._end(request, reason, error)
+            return True
+
+    def finish(self, request: Request, reason: EndReason) -> bool:
+        """End a running request whose last token met a rule that only the host sees. False when it had ended."""
+        with self._lock:
+            if request.ended:
+                return False
+            self._end(request, reason)
+            return True
+
+    def drain_ended(self) -> list[Request]:
+        """The requests that ended since the last call, in that order, whatever ended them."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+            return ended
+
+    # --- a step -------------------------------------------------------------------------------------------------------
+
+    def schedule(self) -> StepPlan | None:
+        """The next step; None when there is nothing to do, or `depth` + 1 steps are in flight."""
+        with self._lock:
+            self._expire()
+            if len(self._steps) > self.config.depth:
+                return None
+            chosen: list[tuple[Request, int]] = []
+            before = self._counters.preemptions
+            budget = self._choose_decodes(chosen)
+            budget = self._choose_prefills(chosen, budget)
+            preempted = self._counters.preemptions > before
+            if not preempted:
+                self._admit(chosen, budget)
+            self._reserve.step(preempted)
+            if chosen:
+                return self._plan(chosen)
+            if self._running and not self._steps and not preempted:
+                raise AccelError(
+                    "no running request can go on, and no step is in flight",
+                    hint="this is a defect of the scheduler, please report it",
+                )
+            return None
+
+    def commit(self, output: StepOutput) -> list[Update]:
+        """Take a step's output; one that came before those of earlier steps is kept until they are there.
+
+        Returns:
+            What the requests got, in the order of steps and rows. Those that ended are in `drain_ended` as well.
+        """
+        with self._lock:
+            step = self._steps.get(output.step)
+            if step is None or output.step in self._late:
+                self._counters.duplicate_outputs += 1
+                return []
+            if [row.request.number for row in step.rows] != output.request.tolist():
+                raise InvalidArgument(f"the output of step {output.step} is for other requests than its plan")
+            self._late[output.step] = output
+            updates: list[Update] = []
+            while self._steps and (oldest := next(iter(self._steps))) in self._late:
+                updates += self._apply(self._steps.pop(oldest), self._late.pop(oldest))
+            return updates
+
+    def fail(self, step: int, error: AccelError) -> list[Request]:
+        """A step raised: end the requests it was for. Returns them. Unknown steps are ignored."""
+        with self._lock:
+            failed = self._steps.pop(step, None)
+            self._late.pop(step, None)
+            if failed is None:
+                return []
+            self._counters.failed_steps += 1
+            self.pool.drop_step(failed.lease)
+            ended = [row.request for row in failed.rows if self._alive(row, row.epoch)]
+            for request in ended:
+                self._end(request, EndReason.ERROR, error)
+            return ended
+
+    # --- choosing, under the lock -------------------------------------------------------------------------------------
+
+    def _choose_decodes(self, chosen: list[tuple[Request, int]]) -> int:
+        budget = self.config.max_batch_tokens
+        ready = [request for request in self._running if request.decoding][:budget]
+        done = 0
+        while done < len(ready):
+            done += self.pool.grow(
+                np.array([request.table for request in ready[done:]], np.int64),
+                np.array([request.total for request in ready[done:]], np.int32),
+            )
+            if done < len(ready):
+                # Not this one, unless there is room now.
+                if not self._make_room(ready[done]):
+                    del ready[done]
+                ready = [request for request in ready if request.state is State.RUNNING]
+        for request in ready:
+            request.covered = max(request.covered, request.total)
+            chosen.append((request, 1))
+        return budget - len(ready)
+
+    def _make_room(self, short: Request) -> bool:
+        """Preempt the worst decode that is not better than `short`. False when it is not worth trying again now."""
+        if self.pool.stats().draining:
+            return False  # blocks come back when steps in flight are committed
+        for victim in reversed(self._running):
+            if victim.preemptable:
+                self._preempt(victim)
+                return victim is not short
+            if victim is short:
+                break
+        return False
+
+    def _choose_prefills(self, chosen: list[tuple[Request, int]], budget: int) -> int:
+        for request in self._running:
+            if budget == 0:
+                break
+            if request.prefilling:
+                count = min(request.num_tokens - request.planned, budget)
+                chosen.append((request, count))
+                budget -= count
+        return budget
+
+    def _admit(self, chosen: list[tuple[Request, int]], budget: int) -> None:
+        while budget > 0 and self._slots.free and self._queue.take(self._enter):
+            request = self._entered
+            count = min(request.num_tokens - request.planned, budget)
+            chosen.append((request, count))
+            budget -= count
+
+    def _enter(self, request: Request) -> bool:
+        limit = hit_limit(request.num_tokens, self.layout.block_size)
+        if request.whole_prompt or not self.config.prefix_cache:
+            limit = 0
+        opened = self.pool.open(request.root, request.tokens, limit=limit, keep_free=self._keep_free(request))
+        if opened is None:
+            return False
+        table, hit = opened
+        counters = self._counters
+        if request.admitted is None:
+            request.admitted = self.clock()
+            request.hit_tokens = hit
+            counters.prompt_tokens += request.prompt_len
+            counters.hit_tokens += hit
+        else:
+            counters.recomputed_tokens += request.num_tokens - hit
+        request.enter(table, self._slots.take(request), hit)
+        self._waiting -= 1
+        insort(self._running, request, key=_order)
+        self._entered = request
+        return True
+
+    def _keep_free(self, candidate: Request) -> int:
+        """Blocks that an admission must leave: room for the output reserve of all that would run."""
+        if not self._running:
+            return 0
+        blocks_for, reserve, needed = self.layout.blocks_for, self._reserve.tokens, 0
+        for request in (*self._running, candidate):
+            known = max(request.total, request.covered)
+            wanted = min(known + reserve, request.longest)
+            needed += max(0, blocks_for(wanted) - blocks_for(known))
+        return needed
+
+    def _plan(self, chosen: list[tuple[Request, int]]) -> StepPlan:
+        rows = []
+        pieces = []
+        histories = []
+        first = 0
+        for request, count in chosen:
+            begin, end = request.planned, request.planned + count
+            rows.append(_Row(request, request.epoch, first, begin, end, end == request.total))
+            first += count
+            if request.in_flight:
+                pieces.append(_LAST_SAMPLED)
+            else:
+                pieces.append(request.tokens[begin:end])
+            if request.params.uses_history and not request.history_sent:
+                histories.append((request.slot, request.tokens.copy()))
+                request.history_sent = True
+        ends = np.array([row.end for row in rows], np.int32)
+        slots = np.array([request.slot for request, _ in chosen], np.int32)
+        starts = np.zeros(len(chosen) + 1, np.int32)
+        np.cumsum([count for _, count in chosen], out=starts[1:])
+        tables = np.empty((len(chosen), self.layout.blocks_for(int(ends.max()))), np.int32)
+        lease = self.pool.begin_step(np.array([request.table for request, _ in chosen], np.int64), ends, tables)
+        plan = StepPlan(
+            request=np.array([request.number for request, _ in chosen], np.int64),
+            epoch=np.array([row.epoch for row in rows], np.int64),
+            slot=slots,
+            query_start=starts,
+            computed=np.array([request.planned for request, _ in chosen], np.int32),
+            tokens=np.concatenate(pieces),
+            block_tables=tables,
+            sample=np.array([row.sample for row in rows], np.bool_),
+            next_token=_next_tokens(rows),
+            generated=np.array([request.total - request.prompt_len for request, _ in chosen], np.int32),
+            params=tuple(request.params for request, _ in chosen),
+            logits=Logits.ALL if any(request.all_logits for request, _ in chosen) else Logits.NONE,
+            step=self._next_step,
+            history=History.of(histories),
+            **self._slots.columns(slots),
+        )
+        for row in rows:
+            row.request.planned = row.end
+            row.request.in_flight += row.sample
+        self._steps[self._next_step] = _Step(lease, tuple(rows))
+        self._next_step += 1
+        self._counters.steps += 1
+        self._counters.batch_tokens += plan.num_tokens
+        return plan
+
+    # --- what came back, under the lock -------------------------------------------------------------------------------
+
+    def _apply(self, step: _Step, output: StepOutput) -> list[Update]:
+        tokens, epochs, finish = output.token.tolist(), output.epoch.tolist(), output.finish.tolist()
+        alive = [self._alive(row, epoch) for row, epoch in zip(step.rows, epochs, strict=True)]
+        # A request whose logits held no number ends, and what it computed is not for others.
+        sound = [
+            live and not (row.sample and token < 0) for row, token, live in zip(step.rows, tokens, alive, strict=True)
+        ]
+        self.pool.commit_step(
+            step.lease,
+            np.array(sound, np.bool_),
+            np.array([row.end for row in step.rows], np.int32),
+            np.array([token if row.sample else -1 for row, token in zip(step.rows, tokens, strict=True)], np.int32),
+        )
+        updates = []
+        for index, row in enumerate(step.rows):
+            request, token = row.request, tokens[index]
+            if not alive[index]:
+                self._counters.stale_outputs += row.sample
+                continue
+            if not sound[index]:
+                self._end(request, EndReason.ERROR, _no_number())
+                continue
+            request.computed = row.end
+            request.prompt_done = request.prompt_done or row.end >= request.prompt_len
+            if row.sample:
+                request.append(token)
+                self._counters.generated_tokens += 1
+                if finish[index] != FinishReason.NONE:
+                    self._end(request, _END_OF[FinishReason(finish[index])])
+                elif request.generated >= request.max_new_tokens:
+                    # Whatever the device says: nothing would ever be planned for it again.
+                    self._end(request, EndReason.LENGTH)
+            updates.append(Update(request, token if row.sample else None, output, index, _span(row)))
+        return updates
+
+    def _alive(self, row: _Row, epoch: int) -> bool:
+        """Whether what (request, epoch) computed is for the life the request has now."""
+        return row.request.epoch == epoch and row.request.state is State.RUNNING
+
+    def _preempt(self, request: Request) -> None:
+        self._release(request)
+        request.preempt()
+        request.requeue()
+        self._waiting += 1
+        self._queue.push(request)
+        self._counters.preemptions += 1
+
+    def _end(self, request: Request, reason: EndReason, error: AccelError | None = None) -> None:
+        if request.state is State.RUNNING:
+            self._release(request)
+        else:
+            self._waiting -= 1
+            self._queue.prune(self._waiting)
+        request.end(reason, error)
+        self._counters.ended[reason] += 1
+        self._ended.append(request)
+
+    def _release(self, request: Request) -> None:
+        """Give the request's own leases and slot back. Steps in flight keep theirs."""
+        self.pool.close_table(request.table)
+        self._slots.give(request.slot)
+        self._running.remove(request)
+
+    def _expire(self) -> None:
+        if not self._deadlines:
+            return
+        now = self.clock()
+        while self._deadlines and self._deadlines[0][0] <= now:
+            _, _, request = heapq.heappop(self._deadlines)
+            if not request.ended:
+                self._end(request, EndReason.DEADLINE)
+
+
+_LAST_SAMPLED = np.array([LAST_SAMPLED], np.int32)
+
+
+def _order(request: Request) -> tuple[float, int]:
+    return request.key, request.number
+
+
+def _span(row: _Row) -> slice:
+    return slice(row.first, row.first + row.end - row.begin)
+
+
+def _next_tokens(rows: list[_Row]) -> npt.NDArray[np.int32]:
+    """The prompt token after those of each row, where its log-probability is wanted."""
+    return np.array(
+        [
+            row.request.tokens[row.end]
+            if row.request.params.prompt_logprobs is not None and row.end < row.request.prompt_len
+            else -1
+            for row in rows
+        ],
+        np.int32,
+    )
+
+
+def _no_number() -> AccelError:
+    return AccelError(
+        "the logits hold no number to choose: all are NaN or banned",
+        hint="look at logit_bias and bad_words; without those the model or its K and V are damaged",
+    )
