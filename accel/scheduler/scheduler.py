@@ -292,13 +292,15 @@ class Scheduler:
             if [row.request.number for row in step.rows] != output.request.tolist():
                 raise InvalidArgument(f"the output of step {output.step} is for other requests than its plan")
             self._late[output.step] = output
-            updates: list[Update] = []
-            while self._steps and (oldest := next(iter(self._steps))) in self._late:
-                updates += self._apply(self._steps.pop(oldest), self._late.pop(oldest))
-            return updates
+            return self._take_late()
 
-    def fail(self, step: int, error: AccelError) -> list[Request]:
-        """A step raised: end the requests it was for. Returns them. Unknown steps are ignored."""
+    def fail(self, step: int, error: AccelError) -> list[Update]:
+        """A step raised: end the requests it was for. Unknown steps are ignored.
+
+        Returns:
+            What :meth:`commit` would: outputs of later steps that had waited for this one. The requests that ended are
+            in `drain_ended`.
+        """
         with self._lock:
             failed = self._steps.pop(step, None)
             self._late.pop(step, None)
@@ -306,10 +308,10 @@ class Scheduler:
                 return []
             self._counters.failed_steps += 1
             self.pool.drop_step(failed.lease)
-            ended = [row.request for row in failed.rows if self._alive(row, row.epoch)]
-            for request in ended:
-                self._end(request, EndReason.ERROR, error)
-            return ended
+            for row in failed.rows:
+                if self._alive(row, row.epoch):
+                    self._end(row.request, EndReason.ERROR, error)
+            return self._take_late()
 
     # --- choosing, under the lock -------------------------------------------------------------------------------------
 
@@ -443,6 +445,13 @@ class Scheduler:
         return plan
 
     # --- what came back, under the lock -------------------------------------------------------------------------------
+
+    def _take_late(self) -> list[Update]:
+        """Apply the outputs whose turn it is."""
+        updates: list[Update] = []
+        while self._steps and (oldest := next(iter(self._steps))) in self._late:
+            updates += self._apply(self._steps.pop(oldest), self._late.pop(oldest))
+        return updates
 
     def _apply(self, step: _Step, output: StepOutput) -> list[Update]:
         tokens, epochs, finish = output.token.tolist(), output.epoch.tolist(), output.finish.tolist()
