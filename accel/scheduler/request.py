@@ -9,6 +9,7 @@
        │  v             v abort, deadline, error           │
        │  ABORTED <─────┘                                  │
        └───────────────────────────────────────────────────┘
+    WAITING ── its last token met a stop string, seen only after it was preempted ──> FINISHED
 
     tokens   [ prompt …………………………… | output ………… ]  (+ in flight: sampled on the device, not known here yet)
               0        computed      planned      num_tokens       total = num_tokens + in_flight
@@ -58,7 +59,7 @@ class EndReason(enum.Enum):
 
 
 _NEXT: Final = {
-    State.WAITING: {State.RUNNING, State.ABORTED},
+    State.WAITING: {State.RUNNING, State.FINISHED, State.ABORTED},
     State.RUNNING: {State.PREEMPTED, State.FINISHED, State.ABORTED},
     State.PREEMPTED: {State.WAITING},
     State.FINISHED: set(),

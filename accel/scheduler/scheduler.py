@@ -240,7 +240,10 @@ class Scheduler:
             return True
 
     def finish(self, request: Request, reason: EndReason) -> bool:
-        """End a running request whose last token met a rule that only the host sees. False when it had ended."""
+        """End a request whose last token met a rule that only the host sees. False when it had ended.
+
+        It may have been preempted since it gave that token.
+        """
         with self._lock:
             if request.ended:
                 return False
