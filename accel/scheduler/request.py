@@ -82,7 +82,7 @@ class Request:
         all_logits: bring the logits of every token of the prompt back.
 
     Raises:
-        InvalidRequest: an empty prompt, or a priority out of range.
+        InvalidRequest: a prompt that is empty or leaves no token to generate, or a priority out of range.
     """
 
     def __init__(
@@ -101,6 +101,10 @@ class Request:
     ) -> None:
         if len(prompt) == 0:
             raise InvalidRequest("the prompt is empty; it must have at least 1 token")
+        if len(prompt) >= max_model_len:
+            raise InvalidRequest(
+                f"the prompt has {len(prompt)} tokens; the limit is {max_model_len - 1}, one below the model's longest"
+            )
         if not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
             raise InvalidRequest(f"priority is {priority}; it must be {-MAX_PRIORITY} to {MAX_PRIORITY}")
         self.number = number
@@ -127,7 +131,7 @@ class Request:
         self.preemptions = 0
         #: Whether its whole prompt has been in the cache once.
         self.prompt_done = False
-        self._tokens = np.empty(len(prompt) + max(0, self.max_new_tokens), np.int32)
+        self._tokens = np.empty(len(prompt) + self.max_new_tokens, np.int32)
         self._tokens[: len(prompt)] = prompt
         self.num_tokens = len(prompt)
         self._leave()
