@@ -211,7 +211,7 @@ class EngineLoop:
         except AccelError as lost:
             self._end_with(lost)
         for plan in plans:
-            self._scheduler.fail(plan.step, typed)
+            self._dispatch(self._scheduler.fail(plan.step, typed))
         if isinstance(error, DeviceLost):
             self._end_with(error)
 
