@@ -180,7 +180,7 @@ class BlockPool:
         if after is None or after.query():
             lease.release()
             return
-        if len(self._deferred) >= self._deferred_limit:
+        if len(self._deferred) >= self._deferred_limit and self.poll() == 0:
             raise InvalidArgument(
                 f"{self._deferred_limit} leases are waiting for their events already",
                 op="release",

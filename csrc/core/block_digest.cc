@@ -27,13 +27,13 @@ BlockHasher::BlockHasher(int32_t block_size, Sha256Compress compress) : block_si
 }
 
 Digest BlockHasher::next(const Digest& parent, const int32_t* tokens) {
-  std::copy(parent.begin(), parent.end(), record_.begin() + kParentAt);
   uint8_t* const at = record_.data() + kTokensAt;
 #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
   std::memcpy(at, tokens, 4 * static_cast<size_t>(block_size_));
 #else
   for (int32_t i = 0; i < block_size_; ++i) put_u32(at + 4 * i, static_cast<uint32_t>(tokens[i]));
 #endif
+  std::memcpy(record_.data() + kParentAt, parent.data(), parent.size());
   return sha256_padded(record_.data(), record_.size() / 64, compress_);
 }
 

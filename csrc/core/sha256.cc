@@ -1,5 +1,7 @@
 #include "sha256.h"
 
+#include <cstring>
+
 #if defined(__x86_64__)
 #include <cpuid.h>
 #endif
@@ -69,7 +71,13 @@ Digest sha256_padded(const uint8_t* data, size_t count, Sha256Compress compress)
   compress(state, data, count);
   Digest digest;
   for (size_t i = 0; i < 8; ++i) {
-    for (size_t k = 0; k < 4; ++k) digest[4 * i + k] = static_cast<uint8_t>(state[i] >> (24 - 8 * k));
+    // Whole words: the next digest of a chain reads this one at once, and a load waits for stores that are narrower.
+#if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
+    const uint32_t word = __builtin_bswap32(state[i]);
+#else
+    const uint32_t word = state[i];
+#endif
+    std::memcpy(digest.data() + 4 * i, &word, sizeof(word));
   }
   return digest;
 }

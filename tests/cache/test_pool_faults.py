@@ -45,7 +45,7 @@ FAULTS = {
         "block_store",
         "  block.life = Life::kCommitted;",
         "  block.life = Life::kPending;",
-        "is in the index and not committed",
+        "(is in the index and not committed|children of block)",
     ),
     "blocks are committed before they were computed": Fault(
         "block_pool",
