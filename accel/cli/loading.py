@@ -37,9 +37,16 @@ def load_progress(label: str, quiet: bool = False) -> Iterator[Report | None]:
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+    from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        task = progress.add_task(label, total=None)
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        tasks: list[TaskID] = []
+
+        def report(done: int, total: int) -> None:
+            # Not before the size is known: a bar would begin as "0/?".
+            if not tasks:
+                tasks.append(progress.add_task(label, total=total))
+            progress.update(tasks[0], completed=done, total=total)
+
+        yield report

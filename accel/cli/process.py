@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import typer
 
+from accel.cli.help import plain_flags
 from accel.cli.output import one_line
 from accel.errors import AccelError
 
@@ -59,6 +60,7 @@ def run(app: typer.Typer, arguments: Sequence[str] | None = None) -> int:
 def _invoke(app: typer.Typer, arguments: list[str]) -> int:
     # Not app(): that prints errors in its own way, several lines each, and ends the process.
     command = typer.main.get_command(app)
+    plain_flags(command)
     try:
         with command.make_context("accel", arguments) as context:
             command.invoke(context)
