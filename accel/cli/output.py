@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["human_bytes", "note", "one_line", "print_table", "stderr_is_terminal", "write_json"]
+__all__ = ["human_bytes", "note", "one_line", "print_table", "stderr_is_terminal", "stdout_is_terminal", "write_json"]
 
 
 def one_line(text: str) -> str:
@@ -26,6 +26,11 @@ def note(text: str) -> None:
 def stderr_is_terminal() -> bool:
     """Whether a person watches stderr, so that a progress bar makes sense."""
     return sys.stderr.isatty()
+
+
+def stdout_is_terminal() -> bool:
+    """Whether results appear on a terminal, which may be the one that shows a bar."""
+    return sys.stdout.isatty()
 
 
 def write_json(value: Any) -> None:

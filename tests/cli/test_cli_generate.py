@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 import accel
-from accel.cli import generate as command
 from accel.cli.loading import load_progress
 
-METRICS = {"load_time", "time_to_first_token", "time_per_output_token", "total_time", "tokens_per_second"}
+TIMES = {"load_time", "time_to_first_token", "time_per_output_token", "total_time", "queue_time", "tokens_per_second"}
+METRICS = TIMES | {"hit_tokens", "preemptions"}
+RECORD = {"id", "index", "choice", "prompt_token_ids", "token_ids", "text", "finish_reason", "stop_reason", "seed"}
+RECORD |= {"logprobs", "prompt_logprobs", "metrics", "error"}
 
 
 def test_json_has_the_documented_shape_and_the_tokens_of_the_engine(run: Any, ids_model: Path) -> None:
@@ -24,7 +26,8 @@ def test_json_has_the_documented_shape_and_the_tokens_of_the_engine(run: Any, id
     with accel.Engine(str(ids_model), "cpu", num_blocks=8) as engine:
         want = engine.generate([5, 6, 7], accel.SamplingParams(max_tokens=6, ignore_eos=True))[0]
     value = got.json
-    assert value.keys() == {"prompt_token_ids", "token_ids", "text", "finish_reason", "seed", "metrics"}
+    assert value.keys() == RECORD
+    assert (value["id"], value["index"], value["choice"], value["error"]) == ("prompt-1", 0, 0, None)
     assert value["metrics"].keys() == METRICS
     assert value["prompt_token_ids"] == [5, 6, 7]
     assert value["token_ids"] == want.token_ids
@@ -44,7 +47,7 @@ def test_the_demo_model_goes_on_from_a_text_as_its_reference_does(run: Any, refe
 
 def test_the_documented_shape_stands_in_the_help(run: Any) -> None:
     text = " ".join(run("generate", "--help").out.split())
-    for name in ("prompt_token_ids", "token_ids", "text", "finish_reason", "seed", *METRICS):
+    for name in RECORD | METRICS:
         assert f'"{name}"' in text
 
 
@@ -102,6 +105,11 @@ def test_a_seed_repeats_a_sampled_output(run: Any, ids_model: Path) -> None:
     "options",
     [
         ("--kv-order", "layer_first"),
+        ("--depth", 2),
+        ("--max-requests", 3),
+        ("--no-prefix-cache",),
+        ("--priority", -5),
+        ("--deadline", 1000),
         ("--block-size", 3),
         ("--max-batch-tokens", 2),
         ("--threads", 1),
@@ -146,15 +154,114 @@ def test_no_bar_is_drawn_where_stderr_is_no_terminal() -> None:
         assert report is None
 
 
-def test_a_bar_on_a_terminal_counts_bytes(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_bar_on_a_terminal_counts_bytes_and_never_shows_an_unknown_size(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr("accel.cli.loading.stderr_is_terminal", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")  # rich then draws although stderr is none
     with load_progress("loading") as report:
         assert report is not None
         report(1 << 20, 4 << 20)
-    assert capsys.readouterr().out == ""
+        report(4 << 20, 4 << 20)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "4.0/4.0" in captured.err
+    assert "/?" not in captured.err
 
 
-def test_shape_is_plain_json(ids_model: Path) -> None:
-    with accel.Engine(str(ids_model), "cpu", num_blocks=8) as engine:
-        output = engine.generate([5], accel.SamplingParams(max_tokens=2))[0]
-    assert json.loads(json.dumps(command.shape(output, 0.5)))["metrics"]["load_time"] == 0.5
+def test_each_sampling_option_reaches_its_field(run: Any, text_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Seen(Exception):
+        pass
+
+    def catch(jobs: Any, files: Any) -> None:
+        raise Seen(jobs[0].params)
+
+    monkeypatch.setattr("accel.cli.prepare.encode_jobs", catch)
+    monkeypatch.setattr("accel.cli.process._ours", lambda error: seen.append(error.args[0]) or 1)
+    seen: list[accel.SamplingParams] = []
+    options = (
+        "--max-tokens 9 --temperature 0.5 --top-k 7 --top-p 0.25 --seed 3 --ignore-eos --min-p 0.125 --min-tokens 2"
+    )
+    options += " --repetition-penalty 1.5 --frequency-penalty -0.5 --presence-penalty 0.75 --logit-bias 5=-2"
+    options += " --logit-bias 6=-inf --bad-word a --bad-word b --stop x --stop y --stop-token-id 8 --stop-ids 5,6"
+    options += " --stop-ids 7 --include-stop -n 4 --logprobs 2 --prompt-logprobs 0 --json"
+    run("generate", "--model", text_model, "--prompt", "hi", *options.split())
+    assert seen == [
+        accel.SamplingParams(
+            max_tokens=9,
+            temperature=0.5,
+            top_k=7,
+            top_p=0.25,
+            seed=3,
+            ignore_eos=True,
+            min_p=0.125,
+            min_tokens=2,
+            repetition_penalty=1.5,
+            frequency_penalty=-0.5,
+            presence_penalty=0.75,
+            logit_bias={5: -2.0, 6: float("-inf")},
+            bad_words=("a", "b"),
+            stop=("x", "y"),
+            stop_token_ids=(8,),
+            stop_sequences=((5, 6), (7,)),
+            include_stop=True,
+            n=4,
+            logprobs=2,
+            prompt_logprobs=0,
+        )
+    ]
+
+
+def test_a_stop_text_ends_the_output_before_it_and_is_named(run: Any, text_model: Path) -> None:
+    arguments = ("generate", "--model", text_model, "--prompt", "hello", "--max-tokens", 24, "--ignore-eos", "--json")
+    whole = run(*arguments).json["text"]
+    stop = next(char for char in whole if char.isascii())
+    got = run(*arguments, "--stop", stop).json
+    assert got["text"] == whole[: whole.index(stop)]
+    assert (got["finish_reason"], got["stop_reason"]) == ("stop", stop)
+    assert run(*arguments, "--stop", stop, "--include-stop").json["text"] == got["text"] + stop
+
+
+def test_a_banned_token_does_not_come(run: Any, ids_model: Path) -> None:
+    arguments = ("generate", "--model", ids_model, "--prompt-ids", "5", "--max-tokens", 1, "--ignore-eos", "--json")
+    first = run(*arguments).json["token_ids"][0]
+    assert run(*arguments, "--logit-bias", f"{first}=-inf").json["token_ids"][0] != first
+
+
+def test_log_probabilities_are_in_the_json(run: Any, ids_model: Path) -> None:
+    arguments = ("generate", "--model", ids_model, "--prompt-ids", "5,6,7", "--max-tokens", 2, "--ignore-eos", "--json")
+    got = run(*arguments, "--logprobs", 2, "--prompt-logprobs", 1).json
+    assert [entry["token_id"] for entry in got["logprobs"]] == got["token_ids"]
+    assert all(
+        entry["rank"] == 1 and entry["top"][0] == [entry["token_id"], entry["logprob"]] for entry in got["logprobs"]
+    )
+    assert got["prompt_logprobs"][0] is None
+    assert [entry["token_id"] for entry in got["prompt_logprobs"][1:]] == [6, 7]
+
+
+def test_a_metrics_port_is_told_and_serves_while_it_runs(
+    run: Any, ids_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from urllib.request import urlopen
+
+    import accel.cli.generate as command
+
+    pages: list[bytes] = []
+    one = command._one
+
+    def look(engine: Any, *arguments: Any) -> None:
+        one(engine, *arguments)
+        with urlopen(f"http://127.0.0.1:{engine.metrics.port}/metrics") as page:
+            pages.append(page.read())
+
+    monkeypatch.setattr("accel.cli.generate._one", look)
+    got = run(
+        "generate", "--model", ids_model, "--prompt-ids", "5", "--max-tokens", 3, "--ignore-eos", "--metrics-port", 0
+    )
+    assert "metrics on http://127.0.0.1:" in got.err
+    assert b"accel_scheduler_generated_tokens_total 3.0" in pages[0]
+
+
+def test_no_flag_looks_as_if_it_took_a_value(run: Any) -> None:
+    for command in ((), ("generate",), ("bench",), ("bench", "decode"), ("devices",)):
+        assert "bool" not in run(*command, "--help").out
