@@ -1,4 +1,5 @@
-"""``accel bench``: tokens a second beside a peer that runs the same file in the same minutes.
+"""``accel bench``: tokens a second beside a peer that runs the same file in the same minutes, and what a step costs
+beside the model.
 
 Invariant: ours and the peer's take turns, on the same threads, and each number is the median of its rounds. A missing
 peer is a note and a null reference, never an error.
@@ -10,6 +11,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -17,8 +19,9 @@ import typer
 from accel.cli.help import examples
 from accel.cli.loading import load_progress, open_device
 from accel.cli.measure import Result, interleave, machine, print_report, rounds_progress
-from accel.cli.options import BatchTokens, DeviceSpec, Dtype, Json, Model, Threads, whole_number
+from accel.cli.options import ENGINE_PANEL, BatchTokens, DeviceSpec, Dtype, Json, Model, Threads, whole_number
 from accel.cli.output import note
+from accel.cli.overhead import COUNTED, KINDS, LIMIT_MS, PARTS, PROMPT_TOKENS, Overhead
 from accel.cli.peer import INSTALL, PYTHON_VARIABLE, Peer, PeerError, start_peer
 from accel.cli.speed import bench_ids, decode_seconds, prefill_seconds, shares
 from accel.errors import InvalidArgument
@@ -36,8 +39,14 @@ _AFTER = (
 )
 
 app = typer.Typer(
-    help="Measure speed beside a peer in the same run.",
-    epilog=examples("accel bench decode", "accel bench prefill --tokens 512 --json", json=_SHAPE, after=_AFTER),
+    help="Measure speed beside a peer in the same run, or against a limit.",
+    epilog=examples(
+        "accel bench decode",
+        "accel bench prefill --tokens 512 --json",
+        "accel bench scheduler",
+        json=_SHAPE,
+        after=_AFTER,
+    ),
     rich_markup_mode="rich",
 )
 
@@ -50,7 +59,7 @@ NoPeer = Annotated[bool, typer.Option("--no-peer", help="Leave the peer out even
 
 @app.callback(invoke_without_command=True)
 def bench(context: typer.Context) -> None:
-    """Measure speed beside a peer in the same run."""
+    """Measure speed beside a peer in the same run, or against a limit."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -148,6 +157,90 @@ def prefill(
     """Tokens a second of a prompt, its first token included."""
     run = _Run("prefill", tokens, 0, 1, rounds, max_batch_tokens)
     _bench(run, model, device, dtype, threads, profile, no_peer, json)
+
+
+@app.command(
+    "scheduler",
+    epilog=examples(
+        "accel bench scheduler",
+        "accel bench scheduler --requests 8 --depth 1 --json",
+        json=_SHAPE,
+        after=f'"reference" of the whole is a limit, {LIMIT_MS} ms a step; over it the exit code is 1. The whole is '
+        'the sum of "schedule", "pack", "post_process" and "commit"; "rest" is what else the engine\'s loop does, such '
+        'as delivering tokens, and is not in it; "ops" is what of all these is in ops.',
+    ),
+)
+def scheduler(
+    requests: Annotated[
+        int, typer.Option("--requests", metavar="N", parser=whole_number, help="Requests that decode at once.")
+    ] = 32,
+    steps: Annotated[
+        int, typer.Option("--steps", metavar="N", parser=whole_number, help="Decode steps of a measurement.")
+    ] = 200,
+    rounds: Rounds = 5,
+    depth: Annotated[
+        int | None,
+        typer.Option(
+            "--depth",
+            metavar="N",
+            parser=whole_number,
+            help="Steps planned ahead, 0 to 3. Default: as the engine does.",
+        ),
+    ] = None,
+    device: DeviceSpec = "cpu",
+    threads: Annotated[
+        int,
+        typer.Option(
+            "--threads",
+            metavar="N",
+            parser=whole_number,
+            help="Size of the CPU's thread pool; more than 1 adds what it takes to wake the others.",
+            rich_help_panel=ENGINE_PANEL,
+        ),
+    ] = 1,
+    json: Json = False,
+) -> None:
+    """Milliseconds of a decode step beside the model, in whose place is a stub: greedy, and sampled by top-p."""
+    if rounds < 1:
+        raise InvalidArgument(f"--rounds is {rounds}; it must be 1 or more")
+    with (
+        open_device(device, threads) as opened,
+        Overhead(opened, requests=requests, steps=steps, depth=depth) as overhead,
+    ):
+        seen = {kind: _overheads(overhead, kind, rounds) for kind in KINDS}
+        about = machine(
+            device=opened.name,
+            threads=getattr(opened, "threads", None),
+            isa=getattr(opened, "isa", None),
+            requests=requests,
+            prompt_tokens=PROMPT_TOKENS,
+            decode_steps=steps,
+            depth=overhead.engine.scheduler.config.depth,
+            rounds=rounds,
+        )
+    results = [result for kind, measured in seen.items() for result in _parts(kind, measured)]
+    print_report(results, about, json)
+    if any(result.ratio is not None and result.ratio > 1 for result in results):
+        raise typer.Exit(1)
+
+
+def _overheads(overhead: Overhead, kind: str, rounds: int) -> list[dict[str, float]]:
+    """The parts of a step in each round, after one that warms up."""
+    measured = []
+    with rounds_progress(kind, rounds + 1) as step:
+        for _ in range(rounds + 1):
+            measured.append(overhead.measure(kind))
+            step()
+    return measured[1:]
+
+
+def _parts(kind: str, measured: list[dict[str, float]]) -> list[Result]:
+    wholes = [sum(parts[name] for name in COUNTED) for parts in measured]
+    whole = Result(f"scheduler.{kind}", median(wholes), "ms", LIMIT_MS)
+    return [
+        whole,
+        *(Result(f"scheduler.{kind}.{name}", median(parts[name] for parts in measured), "ms") for name in PARTS),
+    ]
 
 
 def _bench(

@@ -37,7 +37,17 @@ def test_version(run: Any) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    [(), ("devices",), ("doctor",), ("ops",), ("generate",), ("bench",), ("bench", "decode"), ("bench", "prefill")],
+    [
+        (),
+        ("devices",),
+        ("doctor",),
+        ("ops",),
+        ("generate",),
+        ("bench",),
+        ("bench", "decode"),
+        ("bench", "prefill"),
+        ("bench", "scheduler"),
+    ],
     ids=" ".join,
 )
 def test_every_help_has_examples(run: Any, command: tuple[str, ...]) -> None:
