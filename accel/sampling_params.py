@@ -86,6 +86,18 @@ class SamplingParams:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 
+    # What follows from them, worked out once because every step asks.
+    #: Whether a penalty is on.
+    penalises: bool = field(init=False, repr=False, compare=False)
+    #: Stop ids and stop sequences, as one list of sequences.
+    stop_words: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    #: Whether a token depends on those before it by more than attention: the device keeps them then.
+    uses_history: bool = field(init=False, repr=False, compare=False)
+    #: Whether anything but temperature, top-k, top-p and min-p changes the logits.
+    shapes_logits: bool = field(init=False, repr=False, compare=False)
+    #: Whether none of the above is asked for, nor log-probabilities: most requests.
+    plain: bool = field(init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
         self._check_numbers()
         normal = {
@@ -103,30 +115,23 @@ class SamplingParams:
         }
         for name, value in normal.items():
             object.__setattr__(self, name, value)
+        self._derive()
 
-    @property
-    def penalises(self) -> bool:
-        """Whether a penalty is on."""
-        return self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
-
-    @property
-    def stop_words(self) -> tuple[tuple[int, ...], ...]:
-        """Stop ids and stop sequences, as one list of sequences."""
-        return (*((token,) for token in self.stop_token_ids), *self.stop_sequences)
-
-    @property
-    def uses_history(self) -> bool:
-        """Whether a token depends on those before it by more than attention: the device keeps them then."""
-        return (
-            self.penalises
-            or any(len(word) > 1 for word in self.bad_words)
-            or any(len(word) > 1 for word in self.stop_sequences)
-        )
-
-    @property
-    def shapes_logits(self) -> bool:
-        """Whether anything but temperature, top-k, top-p and min-p changes the logits."""
-        return bool(self.penalises or self.logit_bias or self.bad_words or self.min_tokens)
+    def _derive(self) -> None:
+        penalises = self.repetition_penalty != 1 or self.frequency_penalty != 0 or self.presence_penalty != 0
+        stop_words = (*((token,) for token in self.stop_token_ids), *self.stop_sequences)
+        uses_history = penalises or any(len(word) > 1 for word in (*self.bad_words, *self.stop_sequences))
+        shapes = bool(penalises or self.logit_bias or self.bad_words or self.min_tokens)
+        logprobs = self.logprobs is not None or self.prompt_logprobs is not None
+        derived = {
+            "penalises": penalises,
+            "stop_words": stop_words,
+            "uses_history": uses_history,
+            "shapes_logits": shapes,
+            "plain": not (shapes or uses_history or stop_words or logprobs),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     def _check_numbers(self) -> None:
         whole = {

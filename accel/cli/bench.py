@@ -165,7 +165,7 @@ def prefill(
         "accel bench scheduler",
         "accel bench scheduler --requests 8 --depth 1 --json",
         json=_SHAPE,
-        after=f'"reference" of the whole is a limit, {LIMIT_MS} ms a step; over it the exit code is 1. The whole is '
+        after=f'"reference" of the greedy whole is a limit, {LIMIT_MS} ms a step; over it the exit code is 1. The whole is '
         'the sum of "schedule", "pack", "post_process" and "commit"; "rest" is what else the engine\'s loop does, such '
         'as delivering tokens, and is not in it; "ops" is what of all these is in ops.',
     ),
@@ -236,7 +236,8 @@ def _overheads(overhead: Overhead, kind: str, rounds: int) -> list[dict[str, flo
 
 def _parts(kind: str, measured: list[dict[str, float]]) -> list[Result]:
     wholes = [sum(parts[name] for name in COUNTED) for parts in measured]
-    whole = Result(f"scheduler.{kind}", median(wholes), "ms", LIMIT_MS)
+    # Drawing from a vocabulary is arithmetic, which the limit is not about; argmax is next to nothing.
+    whole = Result(f"scheduler.{kind}", median(wholes), "ms", LIMIT_MS if kind == "greedy" else None)
     return [
         whole,
         *(Result(f"scheduler.{kind}.{name}", median(parts[name] for parts in measured), "ms") for name in PARTS),

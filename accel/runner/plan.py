@@ -15,6 +15,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -218,6 +219,16 @@ class StepPlan:
             logits=logits,
             history=History.of([(row.slot, row.history) for row in rows]),
         )
+
+    @cached_property
+    def plain(self) -> bool:
+        """Whether no request has more than temperature, top-k, top-p, min-p, end tokens and a length."""
+        return all(params.plain for params in self.params)
+
+    @cached_property
+    def lengths(self) -> Int32:
+        """Tokens of each request once the step is done, which is the position of what it samples: int32 [R]."""
+        return self.computed + np.diff(self.query_start)
 
     @property
     def num_requests(self) -> int:

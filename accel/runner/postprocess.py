@@ -43,14 +43,17 @@ class Postprocessor:
         self._token = device.view(device.empty([buffers.max_requests], "int32"))
         self._reason = device.view(device.empty([buffers.max_requests], "int32"))
         self._eos_ids = eos_token_ids
+        self._no_words: dict[int, tuple[Any, ...]] = {}
         self._eos = to_device(device, device.current_stream(), np.array(eos_token_ids, np.int32))
 
     def shape(self, stream: Stream, plan: StepPlan, rows: Int32, logits: Any) -> None:
         """Penalties, bad words, logit bias and min tokens, in place, for those of `rows` that have them."""
+        if plan.plain:
+            return
         params = [plan.params[row] for row in rows]
         if not any(p.shapes_logits for p in params):
             return
-        lengths = _lengths(plan, rows)
+        lengths = plan.lengths[rows]
         if any(p.penalises for p in params):
             penalised = np.array([p.penalises for p in params], np.bool_)
             self._run(
@@ -87,12 +90,7 @@ class Postprocessor:
             stream,
             token,
             logits,
-            plan.temperature[rows],
-            plan.top_k[rows],
-            plan.top_p[rows],
-            plan.min_p[rows],
-            plan.seed[rows],
-            _lengths(plan, rows).astype(np.int64),
+            *_of(rows, plan.temperature, plan.top_k, plan.top_p, plan.min_p, plan.seed, plan.lengths.astype(np.int64)),
         )
         return token
 
@@ -119,32 +117,40 @@ class Postprocessor:
     def stop(self, stream: Stream, plan: StepPlan, rows: Int32, token: Any) -> Any:
         """FinishReason of each of the requests `rows` after `token`; int32 [n] on the device."""
         reason = self._reason.narrow(0, 0, len(rows))
-        words = [plan.params[row].stop_words for row in rows]
-        history, slots, _, lengths = self._history_of(plan, rows, words, _lengths(plan, rows))
         self._run(
             "stop_check",
             stream,
             reason,
             token,
-            plan.generated[rows] + np.int32(1),
-            plan.max_tokens[rows],
-            plan.min_tokens[rows],
-            plan.ignore_eos[rows],
+            *_of(rows, plan.generated + np.int32(1), plan.max_tokens, plan.min_tokens, plan.ignore_eos),
             self._eos,
-            history,
-            slots,
-            lengths,
-            *_ragged(words),
+            *self._stop_words(plan, rows),
         )
         return reason
 
     def update(self, stream: Stream, plan: StepPlan, rows: Int32, token: Any) -> None:
         """Remember `token` as the last one of the slots of `rows`, and in the histories of those that have one."""
-        slots = plan.slot[rows]
+        (slots,) = _of(rows, plan.slot)
         self._run("update_slots", stream, self._buffers.last_token, slots, token)
-        if any(plan.params[row].uses_history for row in rows):
+        if not plan.plain and any(plan.params[row].uses_history for row in rows):
             # All rows: a history that nobody reads may hold anything.
-            self._buffers.write_history(stream, slots, _lengths(plan, rows), token)
+            self._buffers.write_history(stream, slots, plan.lengths[rows], token)
+
+    def _stop_words(self, plan: StepPlan, rows: Int32) -> tuple[Any, ...]:
+        """(history, slots, lengths, row_start, word_start, words) of stop_check."""
+        if plan.plain:
+            # Most steps: the same empty lists for so many rows.
+            found = self._no_words.get(len(rows))
+            if found is None:
+                zeros, starts = np.zeros(len(rows), np.int32), np.zeros(len(rows) + 1, np.int32)
+                host = (zeros, zeros, starts, starts[:1], starts[:0])
+                stream = self._device.current_stream()
+                found = (self._buffers.no_history, *(to_device(self._device, stream, array) for array in host))
+                self._no_words[len(rows)] = found
+            return found
+        words = [plan.params[row].stop_words for row in rows]
+        history, slots, _, lengths = self._history_of(plan, rows, words, plan.lengths[rows])
+        return (history, slots, lengths, *_ragged(words))
 
     def _bias(self, stream: Stream, plan: StepPlan, rows: Int32, logits: Any) -> None:
         entries: list[list[tuple[int, float]]] = []
@@ -185,10 +191,9 @@ class Postprocessor:
         )
 
 
-def _lengths(plan: StepPlan, rows: Int32) -> Int32:
-    """Tokens of each request before the one that is sampled, which is that one's position."""
-    lengths: Int32 = (plan.computed + np.diff(plan.query_start))[rows]
-    return lengths
+def _of(rows: Int32, *arrays: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], ...]:
+    """The `rows` of each array; themselves where those are all, as in a step of decodes."""
+    return arrays if len(rows) == len(arrays[0]) else tuple(array[rows] for array in arrays)
 
 
 def _starts(lengths: Iterable[int]) -> Int32:

@@ -60,8 +60,9 @@ def profile_blocks(
     free, total = device.memory()
     pool = KVPool(device, layout, 1)
     runner = make_runner(pool)
-    runner.attach(KVPool(device, layout, layout.blocks_for(runner.max_batch_tokens)))
-    runner.execute(_largest_step(runner)).result()
+    plan = _largest_step(runner)
+    runner.attach(KVPool(device, layout, int(plan.block_tables.max()) + 1))
+    runner.execute(plan).result()
     after, _ = device.memory()
     peak = max(0, free - after - runner.pool.nbytes)
     runner.attach(pool)
@@ -84,9 +85,8 @@ def _largest_step(runner: Runner) -> StepPlan:
     """max_batch_tokens tokens, in as few requests as the model's length allows."""
     layout, longest = runner.pool.layout, runner.decoder.max_positions
     lengths = [min(longest, runner.max_batch_tokens - first) for first in range(0, runner.max_batch_tokens, longest)]
-    rows = []
+    rows, first = [], 0
     for index, length in enumerate(lengths[: runner.max_requests]):
-        # The requests may share blocks: what they compute is thrown away.
         rows.append(
             PlanRow(
                 request=index,
@@ -94,7 +94,7 @@ def _largest_step(runner: Runner) -> StepPlan:
                 slot=index,
                 computed=0,
                 tokens=[0] * length,
-                blocks=range(layout.blocks_for(length)),
+                blocks=range(first, first + layout.blocks_for(length)),
                 sample=True,
                 params=SamplingParams(max_tokens=1),
                 seed=0,
@@ -102,4 +102,5 @@ def _largest_step(runner: Runner) -> StepPlan:
                 max_tokens=1,
             )
         )
+        first += layout.blocks_for(length)
     return StepPlan.of(rows)

@@ -77,6 +77,8 @@ class Runner:
 
     def logits(self, packed: Packed, hidden: Any, rows: np.ndarray[Any, Any]) -> Any:
         """Logits after the last token of each of the plan's requests `rows`: float32 [n, vocab], a buffer of ours."""
+        if len(rows) == packed.plan.num_requests:
+            return self._head(hidden, packed.last_rows, len(rows))
         index = to_device(self.device, self._stream, (packed.plan.query_start[1:] - 1)[rows])
         return self._head(hidden, index, len(rows))
 
@@ -110,11 +112,11 @@ class Runner:
             logits = self.logits(packed, hidden, rows)
             if plan.logits is Logits.SAMPLED:
                 sampled = self._to_host(logits)
-            top = max((-1 if plan.params[row].logprobs is None else plan.params[row].logprobs or 0) for row in rows)
-            raw = self._keep(logits) if top >= 0 else None
+            top = _most_logprobs(plan, rows)
+            raw = None if top is None else self._keep(logits)
             on_device = self.sample(packed, rows, logits)
             token = self._to_host(on_device)
-            if raw is not None:
+            if raw is not None and top is not None:
                 # Of all rows: picking some would need the tokens on the host in the middle of the step.
                 values = self._post.logprobs(self._stream, raw, on_device, top)
                 logprobs = SampledLogprobs(rows, *(self._to_host(value) for value in values))
@@ -139,6 +141,8 @@ class Runner:
     def _prompt_logprobs(self, plan: StepPlan, hidden: Any) -> tuple[PromptLogprobs, ...]:
         """Of the prompt tokens that follow those computed in this step, for the requests that want them."""
         found: list[PromptLogprobs] = []
+        if plan.plain:
+            return ()
         for row, params in enumerate(plan.params):
             if params.prompt_logprobs is None:
                 continue
@@ -179,9 +183,12 @@ class Runner:
         vocab, longest, pool = self.decoder.config.vocab_size, self.decoder.max_positions, self.pool
         if plan.tokens.max(initial=0) >= vocab or plan.tokens.min(initial=0) < LAST_SAMPLED:
             raise InvalidArgument(f"a token of the plan lies outside the vocabulary of {vocab}")
-        ends = plan.computed + np.diff(plan.query_start)
+        ends = plan.lengths
         if ends.max() > longest:
             raise InvalidArgument(f"a request of the plan reaches {ends.max()} tokens; the limit is {longest}")
+        if plan.block_tables.max(initial=0) < pool.blocks:
+            return
+        # What a request does not need may hold anything.
         column = np.arange(plan.block_tables.shape[1]) * pool.layout.block_size
         needed = plan.block_tables[column < ends[:, None]]
         if needed.max(initial=0) >= pool.blocks:
@@ -203,6 +210,14 @@ class Runner:
             self.device.copy(out[first : first + count], logits, self._stream)
         self._stream.synchronize()
         return out
+
+
+def _most_logprobs(plan: StepPlan, rows: np.ndarray[Any, Any]) -> int | None:
+    """The most alternatives that any of `rows` wants; None where none wants log-probabilities."""
+    if plan.plain:
+        return None
+    wanted = [plan.params[row].logprobs for row in rows]
+    return max((most for most in wanted if most is not None), default=None)
 
 
 def _output(

@@ -134,6 +134,7 @@ class Request:
         self._tokens = np.empty(len(prompt) + self.max_new_tokens, np.int32)
         self._tokens[: len(prompt)] = prompt
         self.num_tokens = len(prompt)
+        self.last_token = int(prompt[-1])
         self._leave()
 
     def _leave(self) -> None:
@@ -143,7 +144,7 @@ class Request:
         self.computed = 0
         self.planned = 0
         self.in_flight = 0
-        #: Tokens that its table has blocks for.
+        #: Tokens that its table had blocks for when it was admitted.
         self.covered = 0
         #: Tokens that came back in this life: without one it may not be preempted, or nothing would ever end.
         self.life_tokens = 0
@@ -182,7 +183,8 @@ class Request:
     @property
     def decoding(self) -> bool:
         """Whether its next step computes one token, and may: more are wanted than are on their way."""
-        return self.total - self.planned == 1 and self.total - self.prompt_len < self.max_new_tokens
+        total = self.num_tokens + self.in_flight
+        return total - self.planned == 1 and total - self.prompt_len < self.max_new_tokens
 
     @property
     def prefilling(self) -> bool:
@@ -202,7 +204,7 @@ class Request:
 
     def append(self, token: int) -> None:
         """Take the next token of the output."""
-        self._tokens[self.num_tokens] = token
+        self._tokens[self.num_tokens] = self.last_token = token
         self.num_tokens += 1
         self.in_flight -= 1
         self.life_tokens += 1

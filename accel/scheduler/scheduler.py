@@ -15,10 +15,9 @@ in the order of their steps.
 
 Invariants: an output counts only for the (request, epoch) that produced it; what it computed is entered into the prefix
 index in the same critical section as that comparison, so no other thread can get between. Blocks for all known tokens
-are
-there when a request is admitted, so a prefill never waits for memory; only decodes that gave a token in this life are
-preempted, so every life brings a request forward and all end. Deterministic: the same calls with the same clock give
-the same plans.
+are there when a request is admitted, so a prefill never waits for memory; only decodes that gave a token in this life
+are preempted, so every life brings a request forward and all end. Deterministic: the same calls with the same clock
+give the same plans.
 
 All methods may be called from any thread. The lock is never held over a step, an event or I/O.
 """
@@ -31,6 +30,7 @@ import time
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -96,8 +96,7 @@ class SchedulerConfig:
             raise InvalidArgument(f"priority_seconds is {self.priority_seconds}; it must be 0 or more, and finite")
 
 
-@dataclass(frozen=True)
-class Update:
+class Update(NamedTuple):
     """What a committed step brought one request.
 
     Args:
@@ -113,8 +112,7 @@ class Update:
     tokens: slice
 
 
-@dataclass(frozen=True)
-class _Row:
+class _Row(NamedTuple):
     """A request's part of a step: its K and V reach `end` tokens once the step is done.
 
     `first` is its first token's place in the step, `begin` in the request.
@@ -128,10 +126,9 @@ class _Row:
     sample: bool
 
 
-@dataclass(frozen=True)
-class _Step:
+class _Step(NamedTuple):
     lease: int
-    rows: tuple[_Row, ...]
+    rows: list[_Row]
 
 
 class Scheduler:
@@ -332,9 +329,7 @@ class Scheduler:
                 if not self._make_room(ready[done]):
                     del ready[done]
                 ready = [request for request in ready if request.state is State.RUNNING]
-        for request in ready:
-            request.covered = max(request.covered, request.total)
-            chosen.append((request, 1))
+        chosen += [(request, 1) for request in ready]
         return budget - len(ready)
 
     def _make_room(self, short: Request) -> bool:
@@ -400,51 +395,51 @@ class Scheduler:
         return needed
 
     def _plan(self, chosen: list[tuple[Request, int]]) -> StepPlan:
-        rows = []
-        pieces = []
-        histories = []
-        first = 0
+        requests = [request for request, _ in chosen]
+        rows, tokens, histories, first = [], [], [], 0
         for request, count in chosen:
-            begin, end = request.planned, request.planned + count
-            rows.append(_Row(request, request.epoch, first, begin, end, end == request.total))
-            first += count
+            begin = request.planned
+            end = begin + count
+            sample = end == request.num_tokens + request.in_flight
+            rows.append(_Row(request, request.epoch, first, begin, end, sample))
             if request.in_flight:
-                pieces.append(_LAST_SAMPLED)
+                tokens.append(LAST_SAMPLED)
+            elif end == request.num_tokens == begin + 1:
+                tokens.append(request.last_token)
             else:
-                pieces.append(request.tokens[begin:end])
+                tokens += request.tokens[begin:end].tolist()
             if request.params.uses_history and not request.history_sent:
                 histories.append((request.slot, request.tokens.copy()))
                 request.history_sent = True
+            first += count
         ends = np.array([row.end for row in rows], np.int32)
-        slots = np.array([request.slot for request, _ in chosen], np.int32)
-        starts = np.zeros(len(chosen) + 1, np.int32)
-        np.cumsum([count for _, count in chosen], out=starts[1:])
-        tables = np.empty((len(chosen), self.layout.blocks_for(int(ends.max()))), np.int32)
-        lease = self.pool.begin_step(np.array([request.table for request, _ in chosen], np.int64), ends, tables)
+        slots = np.array([request.slot for request in requests], np.int32)
+        tables = np.empty((len(rows), self.layout.blocks_for(int(ends.max()))), np.int32)
+        lease = self.pool.begin_step(np.array([request.table for request in requests], np.int64), ends, tables)
         plan = StepPlan(
-            request=np.array([request.number for request, _ in chosen], np.int64),
-            epoch=np.array([row.epoch for row in rows], np.int64),
+            request=np.array([request.number for request in requests], np.int64),
+            epoch=np.array([request.epoch for request in requests], np.int64),
             slot=slots,
-            query_start=starts,
-            computed=np.array([request.planned for request, _ in chosen], np.int32),
-            tokens=np.concatenate(pieces),
+            query_start=np.array([*(row.first for row in rows), first], np.int32),
+            computed=np.array([row.begin for row in rows], np.int32),
+            tokens=np.array(tokens, np.int32),
             block_tables=tables,
             sample=np.array([row.sample for row in rows], np.bool_),
             next_token=_next_tokens(rows),
-            generated=np.array([request.total - request.prompt_len for request, _ in chosen], np.int32),
-            params=tuple(request.params for request, _ in chosen),
-            logits=Logits.ALL if any(request.all_logits for request, _ in chosen) else Logits.NONE,
+            generated=np.array([r.num_tokens + r.in_flight - r.prompt_len for r in requests], np.int32),
+            params=tuple([request.params for request in requests]),
+            logits=Logits.ALL if any(request.all_logits for request in requests) else Logits.NONE,
             step=self._next_step,
-            history=History.of(histories),
+            history=History.of(histories) if histories else None,
             **self._slots.columns(slots),
         )
         for row in rows:
             row.request.planned = row.end
             row.request.in_flight += row.sample
-        self._steps[self._next_step] = _Step(lease, tuple(rows))
+        self._steps[self._next_step] = _Step(lease, rows)
         self._next_step += 1
         self._counters.steps += 1
-        self._counters.batch_tokens += plan.num_tokens
+        self._counters.batch_tokens += first
         return plan
 
     # --- what came back, under the lock -------------------------------------------------------------------------------
@@ -457,38 +452,38 @@ class Scheduler:
         return updates
 
     def _apply(self, step: _Step, output: StepOutput) -> list[Update]:
-        tokens, epochs, finish = output.token.tolist(), output.epoch.tolist(), output.finish.tolist()
-        alive = [self._alive(row, epoch) for row, epoch in zip(step.rows, epochs, strict=True)]
+        rows, tokens, finish = step.rows, output.token.tolist(), output.finish.tolist()
+        alive = list(map(self._alive, rows, output.epoch.tolist()))
         # A request whose logits held no number ends, and what it computed is not for others.
-        sound = [
-            live and not (row.sample and token < 0) for row, token, live in zip(step.rows, tokens, alive, strict=True)
-        ]
+        sound = [live and (token >= 0 or not row.sample) for row, token, live in zip(rows, tokens, alive, strict=True)]
         self.pool.commit_step(
             step.lease,
             np.array(sound, np.bool_),
-            np.array([row.end for row in step.rows], np.int32),
-            np.array([token if row.sample else -1 for row, token in zip(step.rows, tokens, strict=True)], np.int32),
+            np.array([row.end for row in rows], np.int32),
+            np.where([row.sample for row in rows], output.token, np.int32(-1)),
         )
         updates = []
-        for index, row in enumerate(step.rows):
-            request, token = row.request, tokens[index]
+        for index, row in enumerate(rows):
+            request, _, first, begin, end, sample = row
             if not alive[index]:
-                self._counters.stale_outputs += row.sample
+                self._counters.stale_outputs += sample
                 continue
             if not sound[index]:
                 self._end(request, EndReason.ERROR, _no_number())
                 continue
-            request.computed = row.end
-            request.prompt_done = request.prompt_done or row.end >= request.prompt_len
-            if row.sample:
+            request.computed = end
+            request.prompt_done = request.prompt_done or end >= request.prompt_len
+            token = None
+            if sample:
+                token = tokens[index]
                 request.append(token)
                 self._counters.generated_tokens += 1
-                if finish[index] != FinishReason.NONE:
+                if finish[index]:
                     self._end(request, _END_OF[FinishReason(finish[index])])
-                elif request.generated >= request.max_new_tokens:
+                elif request.num_tokens - request.prompt_len >= request.max_new_tokens:
                     # Whatever the device says: nothing would ever be planned for it again.
                     self._end(request, EndReason.LENGTH)
-            updates.append(Update(request, token if row.sample else None, output, index, _span(row)))
+            updates.append(Update(request, token, output, index, slice(first, first + end - begin)))
         return updates
 
     def _alive(self, row: _Row, epoch: int) -> bool:
@@ -529,28 +524,18 @@ class Scheduler:
                 self._end(request, EndReason.DEADLINE)
 
 
-_LAST_SAMPLED = np.array([LAST_SAMPLED], np.int32)
-
-
 def _order(request: Request) -> tuple[float, int]:
     return request.key, request.number
 
 
-def _span(row: _Row) -> slice:
-    return slice(row.first, row.first + row.end - row.begin)
-
-
 def _next_tokens(rows: list[_Row]) -> npt.NDArray[np.int32]:
     """The prompt token after those of each row, where its log-probability is wanted."""
-    return np.array(
-        [
-            row.request.tokens[row.end]
-            if row.request.params.prompt_logprobs is not None and row.end < row.request.prompt_len
-            else -1
-            for row in rows
-        ],
-        np.int32,
-    )
+    tokens = np.full(len(rows), -1, np.int32)
+    for index, row in enumerate(rows):
+        request = row.request
+        if request.params.prompt_logprobs is not None and row.end < request.prompt_len:
+            tokens[index] = request.tokens[row.end]
+    return tokens
 
 
 def _no_number() -> AccelError:

@@ -188,6 +188,9 @@ def test_num_blocks_none_measures_and_stays_within_what_is_useful(engine_of: Cal
     assert engine.num_blocks == 96
     tight = engine_of(num_blocks=None, max_requests=64, memory_fraction=1e-6)
     assert 1 <= tight.num_blocks < 2048
+    # A step longer than the model: several requests in the step that is measured.
+    short = engine_of(num_blocks=None, max_model_len=24, max_batch_tokens=100, max_requests=3)
+    assert short.num_blocks == 6
     with pytest.raises(InvalidArgument, match="memory_fraction is 2"):
         engine_of(num_blocks=None, memory_fraction=2)
 
