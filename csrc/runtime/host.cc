@@ -62,17 +62,18 @@ AccelStatus device_synchronize(AccelDevice* device, int64_t timeout_ns) {
   const Clock::time_point limit = limit_after(timeout_ns);
   // Every stream is waited for even when an earlier one failed. A failure that was taken from its stream must be in the
   // message, because it is not reported again; a timeout comes back at the next call.
-  AccelStatus timeout = ACCEL_OK;
+  AccelStatus timeout = ACCEL_OK, failure = ACCEL_DEVICE_LOST;  // lost, unless some work failed by itself
   std::string failures, timeouts;
   const auto note = [&](AccelStatus status) {
     if (status == ACCEL_OK) return;
+    if (status != ACCEL_TIMEOUT && status != ACCEL_DEVICE_LOST) failure = ACCEL_ASYNC_FAILURE;
     std::string& text = status == ACCEL_TIMEOUT ? timeouts : failures;
     if (status == ACCEL_TIMEOUT) timeout = status;
     text += (text.empty() ? "" : "; ") + std::string(last_error());
   };
   for (auto& worker : worker_list(device)) note(worker->synchronize(limit));
   note(device->compute->synchronize(limit));
-  if (!failures.empty()) return fail(ACCEL_ASYNC_FAILURE, failures);
+  if (!failures.empty()) return fail(failure, failures);
   return timeout == ACCEL_OK ? ACCEL_OK : fail(timeout, timeouts);
 }
 
