@@ -174,6 +174,7 @@ class Harness:
             assert not full, "planned a step beyond the depth"
             self._see_plan(plan, bool(victims))
             self.launched.append(plan)
+        self._check_progress()
         self.check()
         return plan
 
@@ -413,6 +414,10 @@ class Harness:
         self.unreported.clear()
         self._check_stats()
         self._check_pool()
+
+    def _check_progress(self) -> None:
+        """Blocks that only a step holds may be waited for; with none in flight somebody can always go on."""
+        assert self.steps or not self.live(), f"nothing is in flight, and nobody goes on: {self.live()}"
 
     def _check_stats(self) -> None:
         stats = self.scheduler.stats()

@@ -8,7 +8,7 @@ from scheduler_machine import drive, walk
 
 
 def test_the_scheduler_does_what_its_model_promises() -> None:
-    drive(examples=60, steps=40)
+    drive(examples=150, steps=40)
 
 
 @pytest.mark.parametrize("first", range(0, 80, 20))
@@ -20,7 +20,7 @@ def test_random_walks_end_with_every_promise_kept(first: int) -> None:
         preemptions += counters.preemptions
         stale += counters.stale_outputs
         hits += counters.hit_tokens
-    assert min(preemptions, stale, hits) > 10, "the walks meet what they are for"
+    assert min(preemptions, stale, hits) >= 5, "the walks meet what they are for"
 
 
 def test_the_walks_are_the_same_over_a_pool_in_python() -> None:

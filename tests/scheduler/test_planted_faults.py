@@ -16,6 +16,7 @@ from python_pool import PythonPool, TolerantModel
 from scheduler_machine import walk
 from scheduler_model import Harness
 
+import accel.scheduler.request as request_module
 import accel.scheduler.scheduler as scheduler_module
 from accel.errors import AccelError, InvalidArgument
 from accel.runner.plan import StepOutput
@@ -128,6 +129,9 @@ class Lenient(Harness):
                 self.counts["preemptions"] += 1
         return []
 
+    def _check_progress(self) -> None:
+        """Only :meth:`drain` judges."""
+
 
 def two_long_prompts(scheduler: type[Scheduler]) -> None:
     """Each needs more than half of the pool and several steps."""
@@ -198,6 +202,31 @@ def test_a_failed_step_that_leaves_its_requests_running_is_seen() -> None:
                 return []
 
     seen(scheduler=Forgets)
+
+
+def test_an_output_that_is_left_waiting_for_a_failed_step_is_seen() -> None:
+    class Leaves(Scheduler):
+        def fail(self, step: int, error: AccelError) -> list[Update]:
+            self._take_late = list  # type: ignore[method-assign]
+            try:
+                return super().fail(step, error)
+            finally:
+                del self._take_late
+
+    harness = Harness(blocks=8, config=SchedulerConfig(max_batch_tokens=4, depth=1), scheduler=Leaves)
+    for first in (0, 20):
+        harness.add(list(range(first, first + 4)), 1)
+    for _ in range(2):
+        harness.schedule()
+        harness.execute()
+    harness.commit(1)
+    with pytest.raises(AssertionError):
+        harness.fail(0)
+
+
+def test_a_stop_string_that_does_not_end_a_preempted_request_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(request_module._NEXT, State.WAITING, {State.RUNNING, State.ABORTED})
+    assert "cannot go from WAITING to FINISHED" in seen()
 
 
 def test_a_slot_that_is_given_back_early_is_seen() -> None:
