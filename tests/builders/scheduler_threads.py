@@ -50,6 +50,7 @@ class Meeting:
         self._where = dict.fromkeys(names, "out")
         self._lock: threading.Lock | None = None
         self._calls = dict.fromkeys(names, 0)
+        self._until: dict[str, Callable[[], bool]] = {}
         self.handovers = 0
         self.failed: list[BaseException] = []
 
@@ -67,13 +68,20 @@ class Meeting:
             self._is(name, "out")
 
     def rest(self, name: str, until: Callable[[], bool]) -> None:
-        """Wait for what another thread does."""
-        self._is(name, "rests")
-        self._wait(until)
-        self._is(name, "out")
+        """Wait for what another thread does. AssertionError when all rest, and none of them will ever go on."""
+        with self.changed:
+            self._until[name] = until
+            self._is(name, "rests")
+            self._wait(lambda: until() or self._nobody_goes_on())
+            assert self.failed or until(), "all threads rest for ever"
+            self._is(name, "out")
 
     def gone(self, name: str) -> None:
         self._is(name, "gone")
+
+    def _nobody_goes_on(self) -> bool:
+        resting = [name for name, where in self._where.items() if where == "rests"]
+        return self.others_rest("") and not any(self._until[name]() for name in resting)
 
     def calls_of_others(self, name: str) -> int:
         """How often the other threads have called the scheduler."""

@@ -150,10 +150,15 @@ def test_the_queue_gives_by_key_then_number(keys: list[int]) -> None:
 
 def test_nobody_goes_before_the_first_that_may_run_but_has_no_room() -> None:
     queue = WaitingQueue()
-    offered = []
+    offered: list[int] = []
+
+    def refuse(it: Request) -> bool:
+        offered.append(it.number)
+        return False
+
     for number in range(3):
         queue.push(request(number))
-    assert not queue.take(lambda it: bool(offered.append(it.number)))
+    assert not queue.take(refuse)
     assert offered == [0]
     assert order_taken(queue) == [0, 1, 2], "and it has lost nothing by it"
 
