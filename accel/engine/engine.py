@@ -25,7 +25,7 @@ from accel.cache.pool import BlockPool
 from accel.engine.channel import Channel
 from accel.engine.live import Live
 from accel.engine.loop import EngineLoop
-from accel.engine.metrics import EngineMetrics
+from accel.engine.metrics import EngineMetrics, check_port
 from accel.engine.outputs import RequestOutput, TokenOutput
 from accel.engine.prompts import Prompt, as_prompts, encode, resolve
 from accel.engine.stream import Stream
@@ -96,6 +96,7 @@ class Engine:
         metrics_port: int | None = None,
     ) -> None:
         _check_counts(block_size=block_size, num_blocks=num_blocks)
+        check_port(metrics_port)
         if not 0 < step_timeout < float("inf"):
             raise InvalidArgument(f"step_timeout is {step_timeout}; it must be above 0, in seconds")
         if not isinstance(device, str | Device):

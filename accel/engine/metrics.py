@@ -18,7 +18,7 @@ from accel.errors import InvalidArgument
 from accel.runner.plan import StepPlan
 from accel.scheduler.scheduler import Scheduler
 
-__all__ = ["ADDRESS", "EngineMetrics"]
+__all__ = ["ADDRESS", "EngineMetrics", "check_port"]
 
 #: Where metrics are served.
 ADDRESS: Final = "127.0.0.1"
@@ -28,6 +28,12 @@ _TOKENS: Final = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192,
 
 #: What a block is, as the pool's statistics name it.
 _BLOCK_STATES: Final = ("free", "pending", "committed", "cached")
+
+
+def check_port(port: int | None) -> None:
+    """Raise InvalidArgument for what is no port."""
+    if port is not None and (not hasattr(port, "__index__") or not 0 <= port < 65536):
+        raise InvalidArgument(f"metrics_port is {port!r}; it must be 0 to 65535")
 
 
 class EngineMetrics(Collector):
@@ -59,6 +65,7 @@ class EngineMetrics(Collector):
         self.registry.register(self)
         self._server: Any = None
         self.port: int | None = None
+        check_port(port)
         if port is not None:
             self._serve(port)
 
@@ -132,8 +139,6 @@ class EngineMetrics(Collector):
         yield ended
 
     def _serve(self, port: int) -> None:
-        if not hasattr(port, "__index__") or not 0 <= port < 65536:
-            raise InvalidArgument(f"metrics_port is {port!r}; it must be 0 to 65535")
         try:
             self._server, _ = start_http_server(port, addr=ADDRESS, registry=self.registry)
         except OSError as error:
