@@ -29,7 +29,7 @@ _FIELDS: dict[str, tuple[Any, Any]] = {
 
 
 class Slots:
-    """`count` slots, lowest free first."""
+    """`count` slots, lowest first; one that was given back is taken again before others."""
 
     def __init__(self, count: int) -> None:
         self._free = list(range(count - 1, -1, -1))
