@@ -166,8 +166,8 @@ def prefill(
         "accel bench scheduler --requests 8 --depth 1 --json",
         json=_SHAPE,
         after=f'"reference" of the greedy whole is a limit, {LIMIT_MS} ms a step; over it the exit code is 1. The '
-        'whole is the sum of "schedule", "pack", "post_process" and "commit"; "rest" is what else the engine\'s loop does, such '
-        'as delivering tokens, and is not in it; "ops" is what of all these is in ops.',
+        'whole is the sum of "schedule", "pack", "post_process" and "commit"; "rest" is what else the engine\'s loop '
+        'does, such as delivering tokens, and is not in it; "ops" is what of all these is in ops.',
     ),
 )
 def scheduler(
