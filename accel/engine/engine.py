@@ -333,7 +333,8 @@ class Engine:
         seed = secrets.randbits(64) if params.seed is None else params.seed
         lives: list[Live] = []
         for choice in range(params.n):
-            leader = lives[0].request if lives else None
+            # Without a cache to share the prompt through, each computes its own.
+            leader = lives[0].request if lives and self.scheduler.config.prefix_cache else None
             request = self._request(
                 ids, params, (seed + choice) % 2**64, priority=priority, deadline=deadline, root=root, leader=leader
             )

@@ -126,6 +126,8 @@ class Request:
         self.key = 0.0
         self.arrival = 0.0
         self.admitted: float | None = None
+        #: Whether a scheduler has it.
+        self.added = False
         #: Prompt tokens found in the cache when it was first admitted.
         self.hit_tokens = 0
         self.preemptions = 0

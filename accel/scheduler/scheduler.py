@@ -211,9 +211,12 @@ class Scheduler:
         Raises:
             InvalidRequest: the pool can never hold it.
             Overloaded: `max_waiting` requests wait already.
+            InvalidArgument: it was added before.
         """
         self.check_fits(request.prompt_len, request.max_new_tokens)
         with self._lock:
+            if request.added:
+                raise InvalidArgument(f"request {request.number} was added before", hint="make a new one")
             if self._waiting >= self.config.max_waiting:
                 raise Overloaded(
                     f"{self._waiting} requests are waiting; the limit is {self.config.max_waiting}",
@@ -225,13 +228,14 @@ class Scheduler:
             request.key = order_key(request.arrival, request.priority, self.config.priority_seconds)
             if request.deadline is not None:
                 heapq.heappush(self._deadlines, (request.deadline, request.number, request))
+            request.added = True
             self._waiting += 1
             self._queue.push(request)
 
     def abort(self, request: Request, reason: EndReason = EndReason.ABORT, error: AccelError | None = None) -> bool:
-        """End a request wherever it is. False when it had ended already."""
+        """End a request wherever it is. False when it had ended already, or was never added."""
         with self._lock:
-            if request.ended:
+            if request.ended or not request.added:
                 return False
             self._end(request, reason, error)
             return True

@@ -548,3 +548,18 @@ def test_a_request_of_another_namespace_takes_no_hits() -> None:
     h.scheduler.add(other)
     plan = h.scheduler.schedule()
     assert rows(plan) == [(99, 0, 9)]
+
+
+def test_a_request_is_added_once_and_one_that_never_was_cannot_be_aborted() -> None:
+    layout = KVLayout(1, 1, 1, block_size=4)
+    scheduler = Scheduler(BlockPool(8, 4), layout, SchedulerConfig())
+    made = [
+        Request(n, np.arange(1, 4, dtype=np.int32), SamplingParams(), max_model_len=20, seed=0, root=bytes(32))
+        for n in range(2)
+    ]
+    assert not scheduler.abort(made[0])
+    scheduler.add(made[0])
+    with pytest.raises(InvalidArgument, match="request 0 was added before"):
+        scheduler.add(made[0])
+    assert not scheduler.abort(made[1])
+    assert scheduler.stats().waiting == 1
