@@ -43,7 +43,7 @@ class Soak:
             output_reserve=4,
             priority_seconds=0.5,
         )
-        self.h = Harness(blocks=BLOCKS, config=config, reach=False, every=16)
+        self.h = Harness(blocks=BLOCKS, config=config, reach=False, every=16 if requests <= 500 else 128)
         self.stems = [[self.rng.randrange(97) for _ in range(40)] for _ in range(4)]
         self.waits: dict[int, Wait] = {}
         self.waited: dict[int, Wait] = {}
