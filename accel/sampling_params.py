@@ -5,17 +5,20 @@ Invariant: values are checked when the object is made, so whoever holds one need
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from accel.arguments import flag, real, shown, whole
 from accel.errors import InvalidRequest
 
 __all__ = ["MAX_CHOICES", "MAX_LOGPROBS", "MAX_WORDS", "SamplingParams"]
 
 _SEED_LIMIT = 1 << 64
+_OPTIONAL = ("seed", "logprobs", "prompt_logprobs")
 _INT32_LIMIT = 1 << 31
 #: Reals reach the device as float32; the limit is that of the op `sample`.
 _MOST_FLOAT32 = 3e38
@@ -99,8 +102,8 @@ class SamplingParams:
     plain: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._check_numbers()
         normal = {
+            **self._numbers(),
             "logit_bias": _bias(self.logit_bias),
             "bad_words": tuple(
                 _text("bad_words", item) if isinstance(item, str) else _ids("bad_words", item)
@@ -133,89 +136,95 @@ class SamplingParams:
         for name, value in derived.items():
             object.__setattr__(self, name, value)
 
-    def _check_numbers(self) -> None:
-        whole = {
-            "max_tokens": (1, _INT32_LIMIT - 1),
-            "top_k": (0, _INT32_LIMIT - 1),
-            "min_tokens": (0, _INT32_LIMIT - 1),
-            "n": (1, MAX_CHOICES),
-        }
-        for name, most in (("seed", _SEED_LIMIT - 1), ("logprobs", MAX_LOGPROBS), ("prompt_logprobs", MAX_LOGPROBS)):
-            if getattr(self, name) is not None:
-                whole[name] = (0, most)
-        for name, (low, high) in whole.items():
+    def _numbers(self) -> dict[str, Any]:
+        """The numbers as plain ints, floats and bools, whatever kind of number they were given as."""
+        normal: dict[str, Any] = {}
+        for name, low, high in (
+            ("max_tokens", 1, _INT32_LIMIT - 1),
+            ("top_k", 0, _INT32_LIMIT - 1),
+            ("min_tokens", 0, _INT32_LIMIT - 1),
+            ("n", 1, MAX_CHOICES),
+            ("seed", 0, _SEED_LIMIT - 1),
+            ("logprobs", 0, MAX_LOGPROBS),
+            ("prompt_logprobs", 0, MAX_LOGPROBS),
+        ):
             value = getattr(self, name)
-            if not hasattr(value, "__index__"):
-                raise InvalidRequest(f"{name} is {value!r}; it must be a whole number")
-            if not low <= value <= high:
-                raise InvalidRequest(f"{name} is {value}; it must be {low} to {high}", **{name: value})
-        reals = {
-            "temperature": (0.0, _MOST_FLOAT32),
-            "top_p": (_LEAST_FLOAT32, 1.0),
-            "min_p": (0.0, 1.0),
-            "repetition_penalty": (_LEAST_FLOAT32, _MOST_FLOAT32),
-            "frequency_penalty": (-_MOST_FLOAT32, _MOST_FLOAT32),
-            "presence_penalty": (-_MOST_FLOAT32, _MOST_FLOAT32),
-        }
-        for name, (least, most_real) in reals.items():
-            value = getattr(self, name)
-            if not hasattr(value, "__float__") or not least <= value <= most_real:
-                raise InvalidRequest(f"{name} is {value!r}; it must be {_shown(least)}{most_real:g}", **{name: value})
-        if self.min_tokens > self.max_tokens:
+            if value is not None or name not in _OPTIONAL:
+                normal[name] = whole(name, value, low, high, error=InvalidRequest)
+        for name, least, most in (
+            ("temperature", 0.0, _MOST_FLOAT32),
+            ("top_p", _LEAST_FLOAT32, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("repetition_penalty", _LEAST_FLOAT32, _MOST_FLOAT32),
+            ("frequency_penalty", -_MOST_FLOAT32, _MOST_FLOAT32),
+            ("presence_penalty", -_MOST_FLOAT32, _MOST_FLOAT32),
+        ):
+            limits = f"above 0 and at most {most:g}" if least == _LEAST_FLOAT32 else f"{least:g} to {most:g}"
+            normal[name] = real(name, getattr(self, name), limits, least, most, error=InvalidRequest)
+        for name in ("ignore_eos", "include_stop"):
+            normal[name] = flag(name, getattr(self, name), error=InvalidRequest)
+        if normal["min_tokens"] > normal["max_tokens"]:
             raise InvalidRequest(
                 f"min_tokens is {self.min_tokens}; it must be at most max_tokens, {self.max_tokens}",
                 min_tokens=self.min_tokens,
                 max_tokens=self.max_tokens,
             )
-
-
-def _shown(least: float) -> str:
-    return "above 0, at most " if least == _LEAST_FLOAT32 else f"{least:g} to "
+        return normal
 
 
 def _several(name: str, value: Any) -> list[Any]:
-    items = [value] if isinstance(value, str) else list(_iterable(name, value))
+    items = [value] if isinstance(value, str) else _listed(name, value)
     if len(items) > MAX_WORDS:
-        raise InvalidRequest(f"{name} has {len(items)} entries; the limit is {MAX_WORDS}", limit=MAX_WORDS)
+        raise InvalidRequest(f"{name} has {_count(value)} entries; the limit is {MAX_WORDS}", limit=MAX_WORDS)
     return items
 
 
-def _iterable(name: str, value: Any) -> Iterable[Any]:
-    if not isinstance(value, Iterable):
-        raise InvalidRequest(f"{name} is {value!r}; it must be a sequence")
-    return value
+def _listed(name: str, value: Any) -> list[Any]:
+    """The entries of a sequence, and no more than one above the limit: it may never end."""
+    try:
+        entries = iter(value)
+    except TypeError:
+        raise InvalidRequest(f"{name} is {shown(value)}; it must be a sequence") from None
+    return list(itertools.islice(entries, MAX_WORDS + 1))
+
+
+def _count(value: Any) -> str:
+    return str(len(value)) if isinstance(value, Sized) else f"more than {MAX_WORDS}"
 
 
 def _text(name: str, value: Any) -> str:
     if not isinstance(value, str):
-        raise InvalidRequest(f"{name} holds {value!r}; it must hold texts")
+        raise InvalidRequest(f"{name} holds {shown(value)}; it must hold texts")
     if not 1 <= len(value) <= MAX_WORDS:
         raise InvalidRequest(f"{name} holds a text of {len(value)} characters; it must have 1 to {MAX_WORDS}")
     return value
 
 
 def _ids(name: str, value: Any, *, empty: bool = False) -> tuple[int, ...]:
+    listed = _listed(name, value)
     try:
-        ids = tuple(operator.index(token) for token in _iterable(name, value))
+        ids = tuple(operator.index(token) for token in listed)
     except TypeError as error:
         raise InvalidRequest(f"{name} must hold token ids: {error}") from None
     if not (empty or ids) or len(ids) > MAX_WORDS:
-        raise InvalidRequest(f"{name} holds {len(ids)} token ids; it must be {0 if empty else 1} to {MAX_WORDS}")
+        raise InvalidRequest(f"{name} holds {_count(value)} token ids; it must be {0 if empty else 1} to {MAX_WORDS}")
     wrong = [token for token in ids if not 0 <= token < _INT32_LIMIT]
     if wrong:
-        raise InvalidRequest(f"{name} holds token id {wrong[0]}; ids are 0 or more", token=wrong[0])
+        raise InvalidRequest(
+            f"{name} holds token id {shown(wrong[0])}; ids are 0 to {_INT32_LIMIT - 1}", token=wrong[0]
+        )
     return ids
 
 
 def _bias(value: Any) -> dict[int, float]:
     if not isinstance(value, Mapping):
-        raise InvalidRequest(f"logit_bias is {value!r}; it must map token ids to numbers")
+        raise InvalidRequest(f"logit_bias is {shown(value)}; it must map token ids to numbers")
     bias: dict[int, float] = {}
-    for token, amount in value.items():
-        (token,) = _ids("logit_bias", [token])
-        if not hasattr(amount, "__float__") or not (amount == -math.inf or abs(amount) <= _MOST_FLOAT32):
-            raise InvalidRequest(
-                f"logit_bias of token {token} is {amount!r}; it must be a finite number, or -inf to ban it", token=token
-            )
-        bias[token] = float(amount)
+    for given, amount in value.items():
+        (token,) = _ids("logit_bias", [given])
+        name, limits = f"logit_bias of token {token}", "a finite number, or -inf to ban it"
+        number = real(name, amount, limits, -math.inf, _MOST_FLOAT32, error=InvalidRequest)
+        if -math.inf < number < -_MOST_FLOAT32:
+            raise InvalidRequest(f"{name} is {shown(amount)}; it must be {limits}", token=token)
+        bias[token] = number
     return bias

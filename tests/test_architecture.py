@@ -19,13 +19,14 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = {"accel": "accel", "backends": "accel.backends", "storage": "accel.storage"}
 
 #: Part of the package → the parts it may import. A part is a module or sub-package of accel; "" is accel itself.
-CONTRACT = {"errors", "dtypes", "backend", "_core"}
+CONTRACT = {"errors", "arguments", "dtypes", "backend", "_core"}
 ARROWS: dict[str, set[str]] = {
     "": set(),
     "errors": set(),
+    "arguments": {"errors"},
     "dtypes": {"errors"},
     "backend": {"errors", "dtypes"},
-    "sampling_params": {"errors"},
+    "sampling_params": {"errors", "arguments"},
     "visible": CONTRACT,
     "runtime_device": CONTRACT,
     "registry": CONTRACT,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from accel import _core
 from accel._core import Lease
@@ -26,7 +26,11 @@ from accel.errors import InvalidArgument
 if TYPE_CHECKING:
     from accel._core import BoolArray, Int32Array, Int64Array
 
-__all__ = ["BlockPool", "Completion", "Lease", "LeaseKind", "PoolStats"]
+__all__ = ["MAX_BLOCK_SIZE", "BlockPool", "Completion", "Lease", "LeaseKind", "PoolStats"]
+
+
+#: Tokens of a block: the native pool's limit (csrc/core/block_pool.h).
+MAX_BLOCK_SIZE: Final = 1 << 16
 
 
 class LeaseKind(Enum):

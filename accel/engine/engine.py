@@ -6,7 +6,10 @@ Invariant: every method may be called from any thread at any time; a request end
 from __future__ import annotations
 
 import itertools
+import math
+import os
 import secrets
+import sys
 import threading
 import weakref
 from collections.abc import Sequence
@@ -18,14 +21,15 @@ import numpy as np
 import numpy.typing as npt
 
 from accel import registry
+from accel.arguments import at_least, flag, real, shown, whole
 from accel.backend import DEFAULT_TIMEOUT, Device
 from accel.cache.identity import CacheIdentity
 from accel.cache.pages import KVLayout, KVPool, check_layout
-from accel.cache.pool import BlockPool
+from accel.cache.pool import MAX_BLOCK_SIZE, BlockPool
 from accel.engine.channel import Channel
 from accel.engine.live import Live
 from accel.engine.loop import EngineLoop
-from accel.engine.metrics import EngineMetrics, check_port
+from accel.engine.metrics import EngineMetrics
 from accel.engine.outputs import RequestOutput, TokenOutput
 from accel.engine.prompts import Prompt, as_prompts, encode, resolve
 from accel.engine.stream import Stream
@@ -37,7 +41,7 @@ from accel.models.tokenizer import Tokenizer
 from accel.runner.profile import profile_blocks
 from accel.runner.runner import Runner
 from accel.sampling_params import SamplingParams
-from accel.scheduler.request import Request
+from accel.scheduler.request import MAX_PRIORITY, Request
 from accel.scheduler.scheduler import Scheduler, SchedulerConfig
 
 __all__ = ["Engine"]
@@ -95,15 +99,33 @@ class Engine:
         step_timeout: float = 600.0,
         metrics_port: int | None = None,
     ) -> None:
-        _check_counts(block_size=block_size, num_blocks=num_blocks)
-        check_port(metrics_port)
-        if not 0 < step_timeout < float("inf"):
-            raise InvalidArgument(f"step_timeout is {step_timeout}; it must be above 0, in seconds")
+        block_size = at_least("block_size", block_size, MAX_BLOCK_SIZE)
+        num_blocks = None if num_blocks is None else at_least("num_blocks", num_blocks, sys.maxsize)
+        max_model_len = None if max_model_len is None else whole("max_model_len", max_model_len, 2)
+        metrics_port = None if metrics_port is None else whole("metrics_port", metrics_port, 0, 65535)
+        if memory_fraction is not None:
+            limits_of_fraction = "above 0 and at most 1"
+            memory_fraction = real("memory_fraction", memory_fraction, limits_of_fraction, math.ulp(0.0), 1.0)
+        step_timeout = real("step_timeout", step_timeout, "above 0, in seconds", math.ulp(0.0), sys.float_info.max)
+        if not isinstance(model, str | os.PathLike):
+            raise InvalidArgument(f"model is {shown(model)}; it must be a folder, a .gguf file, or 'demo'")
         if not isinstance(device, str | Device):
-            raise InvalidArgument(f"device is {device!r}; it must be a name for accel.open, or an open Device")
+            raise InvalidArgument(f"device is {shown(device)}; it must be a name for accel.open, or an open Device")
+        for name, text in (("dtype", dtype), ("kv_dtype", kv_dtype), ("kv_order", kv_order)):
+            if not isinstance(text, str):
+                raise InvalidArgument(f"{name} is {shown(text)}; it must be a text")
+        if progress is not None and not callable(progress):
+            raise InvalidArgument(f"progress is {shown(progress)}; it must be a function of (bytes done, bytes in all)")
         limits = SchedulerConfig(
-            max_batch_tokens, max_requests, depth or 0, output_reserve, priority_seconds, max_waiting, prefix_cache
+            max_batch_tokens,
+            max_requests,
+            0 if depth is None else depth,
+            output_reserve,
+            priority_seconds,
+            max_waiting,
+            prefix_cache,
         )
+        max_batch_tokens, max_requests = limits.max_batch_tokens, limits.max_requests
         self._owns_device = not isinstance(device, Device)
         self.device: Device = registry.open(device) if isinstance(device, str) else device
         if depth is None and not self.device.capabilities.host_executed:
@@ -245,14 +267,16 @@ class Engine:
 
     def abort(self, request_id: str) -> bool:
         """End the requests of a call; their streams get what there is, finish_reason "abort". False when unknown or
-        ended."""
+        ended. Raises InvalidRequest for what is no text."""
+        if not isinstance(request_id, str):
+            raise InvalidRequest(f"request_id is {shown(request_id)}; it must be a text")
         with self._groups_lock:
             stream = self._groups.get(request_id)
         return stream is not None and stream.abort()
 
     def logits(self, prompt_token_ids: Sequence[int]) -> npt.NDArray[np.float32]:
         """Logits after each token of a prompt: float32 [n, vocab]."""
-        ids = encode(list(prompt_token_ids), None, self.max_model_len, self.config.vocab_size)
+        ids = encode(prompt_token_ids, None, self.max_model_len, self.config.vocab_size)
         request = self._request(ids, SamplingParams(max_tokens=1, ignore_eos=True), 0, all_logits=True)
         channel: Channel[TokenOutput] = Channel()
         live = Live(request, channel, None, request_id="logits")
@@ -299,12 +323,15 @@ class Engine:
         if not listed:
             raise InvalidRequest("there is no prompt")
         chosen = _params_of(params, len(listed))
-        if deadline is not None and not 0 < deadline < float("inf"):
-            raise InvalidRequest(f"deadline is {deadline}; it must be above 0, in seconds from now")
-        until = None if deadline is None else self.scheduler.clock() + deadline
+        until = None if deadline is None else self.scheduler.clock() + _seconds("deadline", deadline)
+        priority = whole("priority", priority, -MAX_PRIORITY, MAX_PRIORITY, error=InvalidRequest)
+        for argument, value in (("salt", salt), ("request_id", "" if request_id is None else request_id)):
+            if not isinstance(value, str):
+                raise InvalidRequest(f"{argument} is {shown(value)}; it must be a text")
+        wait = flag("wait", wait, error=InvalidRequest)
         root = self._identity.root(salt=salt)
         channel: Channel[TokenOutput] = Channel()
-        name = request_id or f"request-{next(self._numbers)}"
+        name = request_id or self._new_name()
         lives: list[Live] = []
         for index, (prompt, wanted) in enumerate(zip(listed, chosen, strict=True)):
             ids = self.encode(prompt)
@@ -312,11 +339,19 @@ class Engine:
             self.scheduler.check_fits(len(ids), min(wanted.max_tokens, self.max_model_len - len(ids)))
             lives += self._choices(ids, wanted, name, index, channel, priority, until, root)
         with self._groups_lock:
-            if request_id is not None and request_id in self._groups and not self._groups[request_id].finished:
-                raise InvalidRequest(f"request_id {request_id!r} is in use", hint="choose another, or abort it first")
+            # One look: the stream of that name may be collected at any moment.
+            other = self._groups.get(name)
+            if other is not None and not other.finished:
+                raise InvalidRequest(f"request_id {shown(name)} is in use", hint="choose another, or abort it first")
             stream = Stream(self._loop, lives, channel, keep_errors=keep_errors, wait=wait)
             self._groups[name] = stream
         return stream
+
+    def _new_name(self) -> str:
+        """A request id that no call has, not even one that chose a name of this form itself."""
+        while (name := f"request-{next(self._numbers)}") in self._groups:
+            pass
+        return name
 
     def _choices(
         self,
@@ -368,19 +403,19 @@ def _outputs(outputs: list[RequestOutput]) -> list[RequestOutput]:
     return ordered
 
 
+def _seconds(name: str, value: float) -> float:
+    return real(name, value, "above 0, in seconds from now", math.ulp(0.0), sys.float_info.max, error=InvalidRequest)
+
+
 def _params_of(params: Params, count: int) -> list[SamplingParams]:
     if params is None or isinstance(params, SamplingParams):
         return [params or SamplingParams()] * count
+    if not isinstance(params, Sequence):
+        raise InvalidRequest(f"params are {shown(params)}; they must be SamplingParams, or one for each prompt")
     listed = list(params)
     if len(listed) != count or not all(isinstance(item, SamplingParams) for item in listed):
         raise InvalidRequest(f"{len(listed)} params were given for {count} prompts; give one, or one for each prompt")
     return listed
-
-
-def _check_counts(**counts: int | None) -> None:
-    for name, value in counts.items():
-        if value is not None and (not hasattr(value, "__index__") or value < 1):
-            raise InvalidArgument(f"{name} is {value!r}; it must be a whole number, 1 or more")
 
 
 def _model_length(most: int, wanted: int | None) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from accel.arguments import shown
 from accel.errors import InvalidRequest
 from accel.models.tokenizer import Tokenizer, require_tokenizer
 from accel.sampling_params import SamplingParams
@@ -26,9 +27,7 @@ def as_prompts(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
     """One prompt or several, as several. A sequence of numbers, or of messages, is one prompt."""
     if isinstance(prompts, str):
         return [prompts]
-    if not isinstance(prompts, Sequence | np.ndarray):
-        raise InvalidRequest(f"a prompt is a {type(prompts).__name__}; it must be a text, token ids or messages")
-    listed: list[Any] = list(prompts)
+    listed = _listed(prompts)
     if listed and all(isinstance(item, int | np.integer | Mapping) for item in listed):
         return [listed]
     return listed
@@ -38,17 +37,25 @@ def encode(prompt: Prompt, tokenizer: Tokenizer | None, max_model_len: int, voca
     """Token ids of a prompt, checked. Raises InvalidRequest."""
     if isinstance(prompt, str):
         ids = require_tokenizer(tokenizer, "a text prompt").encode(prompt)
-    elif not isinstance(prompt, Sequence | np.ndarray):
-        raise InvalidRequest(f"a prompt is a {type(prompt).__name__}; it must be a text, token ids or messages")
-    elif len(prompt) and all(isinstance(item, Mapping) for item in prompt):
-        messages: Any = prompt
-        chat = require_tokenizer(tokenizer, "a conversation")
-        # The template writes the special tokens itself.
-        ids = chat.encode(chat.apply_chat_template(messages), add_special_tokens=False)
     else:
-        ids = _whole_numbers(prompt)
+        listed = _listed(prompt)
+        if listed and all(isinstance(item, Mapping) for item in listed):
+            chat = require_tokenizer(tokenizer, "a conversation")
+            # The template writes the special tokens itself.
+            ids = chat.encode(chat.apply_chat_template(listed), add_special_tokens=False)
+        else:
+            ids = _whole_numbers(listed)
     check_prompt(ids, max_model_len, vocab_size)
     return ids
+
+
+def _listed(prompt: Any) -> list[Any]:
+    """The entries of a sequence that is no text, as they are now: the caller may change it later."""
+    if isinstance(prompt, bytes | bytearray | memoryview) or not isinstance(prompt, Sequence | np.ndarray):
+        raise InvalidRequest(f"a prompt is a {type(prompt).__name__}; it must be a text, token ids or messages")
+    if isinstance(prompt, np.ndarray) and prompt.ndim == 0:
+        raise InvalidRequest(f"a prompt is one number, {prompt}; it must be a text, token ids or messages")
+    return list(prompt)
 
 
 def check_prompt(ids: Sequence[int], max_model_len: int, vocab_size: int) -> None:
@@ -66,7 +73,8 @@ def check_prompt(ids: Sequence[int], max_model_len: int, vocab_size: int) -> Non
     for position, token in enumerate(ids):
         if not 0 <= token < vocab_size:
             raise InvalidRequest(
-                f"token id {token} at position {position} is outside the vocabulary; ids are 0 to {vocab_size - 1}",
+                f"token id {shown(token)} at position {position} is outside the vocabulary;"
+                f" ids are 0 to {vocab_size - 1}",
                 token=token,
                 limit=vocab_size,
             )

@@ -25,16 +25,18 @@ All methods may be called from any thread. The lock is never held over a step, a
 from __future__ import annotations
 
 import heapq
+import sys
 import threading
 import time
 from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from accel.arguments import at_least, flag, real, whole
 from accel.cache.pages import KVLayout
 from accel.cache.pool import BlockPool
 from accel.errors import AccelError, InvalidArgument, InvalidRequest, Overloaded
@@ -81,19 +83,19 @@ class SchedulerConfig:
     prefix_cache: bool = True
 
     def __post_init__(self) -> None:
-        for name, low, high in (
-            ("max_batch_tokens", 1, None),
-            ("max_requests", 1, None),
-            ("max_waiting", 1, None),
-            ("output_reserve", 0, None),
-            ("depth", 0, MAX_DEPTH),
-        ):
-            value = getattr(self, name)
-            if not hasattr(value, "__index__") or value < low or (high is not None and value > high):
-                wanted = f"{low} or more" if high is None else f"{low} to {high}"
-                raise InvalidArgument(f"{name} is {value!r}; it must be a whole number, {wanted}")
-        if not 0 <= self.priority_seconds < float("inf"):
-            raise InvalidArgument(f"priority_seconds is {self.priority_seconds}; it must be 0 or more, and finite")
+        normal: dict[str, Any] = {
+            "max_batch_tokens": at_least("max_batch_tokens", self.max_batch_tokens),
+            "max_requests": at_least("max_requests", self.max_requests),
+            "max_waiting": at_least("max_waiting", self.max_waiting, sys.maxsize),
+            "output_reserve": at_least("output_reserve", self.output_reserve, least=0),
+            "depth": whole("depth", self.depth, 0, MAX_DEPTH),
+        }
+        normal["priority_seconds"] = real(
+            "priority_seconds", self.priority_seconds, "0 or more, and finite", 0.0, sys.float_info.max
+        )
+        normal["prefix_cache"] = flag("prefix_cache", self.prefix_cache)
+        for name, value in normal.items():
+            object.__setattr__(self, name, value)
 
 
 class Update(NamedTuple):
