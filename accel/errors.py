@@ -23,7 +23,11 @@ broke and what to do next, and it is raised before any work is queued wherever t
 
 from __future__ import annotations
 
-from typing import ClassVar
+import copy
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 __all__ = [
     "AbiMismatch",
@@ -73,6 +77,13 @@ class AccelError(Exception):
         self.op = op
         self.values = values
         super().__init__(message)
+
+    def again(self) -> Self:
+        """A new error that says the same. What several callers are told, each is told with an error of its own: one
+        that is raised in many threads would carry the traceback and the outputs of them all."""
+        copied = copy.copy(self)
+        copied.__cause__ = self.__cause__
+        return copied
 
     def __str__(self) -> str:
         where = ", ".join(part for part in (self.device or self.backend, self.op) if part)

@@ -164,7 +164,7 @@ class Engine:
         self._loop = EngineLoop(self.runner, self.scheduler, step_timeout=step_timeout, observer=self.metrics)
         # An engine that is forgotten, or alive when the interpreter ends, closes itself; the loop does not know it.
         self._finalizer = weakref.finalize(
-            self, _shut_down, self._loop, self.metrics, self.device if self._owns_device else None
+            self, _abandon, self._loop, self.metrics, self.device if self._owns_device else None
         )
 
     def _make_runner(
@@ -390,6 +390,16 @@ def _shut_down(
     loop.close(timeout)
     if device is not None:
         device.close()
+
+
+def _abandon(loop: EngineLoop, metrics: EngineMetrics, device: Device | None) -> None:
+    """An engine was forgotten. Where the collector found that, nothing may wait: this may be the loop's own thread, or
+    one that holds a lock the loop needs. At the interpreter's end, after that of the main thread, nobody holds any."""
+    loop.leave()
+    if threading.main_thread().is_alive():
+        threading.Thread(target=_shut_down, args=(loop, metrics, device), name="accel-closer", daemon=True).start()
+    else:
+        _shut_down(loop, metrics, device)
 
 
 def _outputs(outputs: list[RequestOutput]) -> list[RequestOutput]:

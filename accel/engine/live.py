@@ -1,11 +1,12 @@
 """One request of a caller while it lives: from token ids to text, stop strings, log-probabilities and times.
 
-Invariant: used by the loop thread only, once it is submitted. It ends exactly once, with one `TokenOutput` that carries
-the `RequestOutput`.
+Invariant: used by the loop thread only, once it is submitted; where that one hangs in a step, whoever closes the engine
+ends it. It ends exactly once, with one `TokenOutput` that carries the `RequestOutput`.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -54,6 +55,7 @@ class Live:
         self.request_id = request_id
         self.submitted = False
         self.done = False
+        self._ending = threading.Lock()  # taken by who ends it, and never given back
         self.logits: list[npt.NDArray[np.float32]] = []
         self._channel = channel
         self._detokenizer = detokenizer
@@ -96,7 +98,9 @@ class Live:
         return self._stop_found is not None
 
     def send(self, *, final: bool) -> RequestOutput | None:
-        """Put the token just taken; the last one with the whole output, which is returned."""
+        """Put the token just taken; the last one with the whole output, which is returned. None when it had ended."""
+        if final and not self._ending.acquire(blocking=False):
+            return None
         logprobs = self._logprobs[-1] if self._logprobs else None
         output = None
         if final:
@@ -105,8 +109,11 @@ class Live:
         self._channel.put(TokenOutput(self._index, self._tokens[-1], self._texts[-1], output, self._choice, logprobs))
         return output
 
-    def end(self, reason: EndReason | None = None, error: AccelError | None = None) -> RequestOutput:
-        """The request ended without another token: put its output. `reason` for one that was never submitted."""
+    def end(self, reason: EndReason | None = None, error: AccelError | None = None) -> RequestOutput | None:
+        """The request ended without another token: put its output. `reason` for one that was never submitted. None when
+        it had ended."""
+        if not self._ending.acquire(blocking=False):
+            return None
         tail = self._flush()
         self._texts.append(tail)
         output = self._output(reason, error)
@@ -132,7 +139,7 @@ class Live:
             stop_reason=self._stop_reason(reason),
             logprobs=self._logprobs,
             prompt_logprobs=self._prompt_logprobs,
-            error=error,
+            error=None if error is None else error.again(),
         )
 
     def _flush(self) -> str:

@@ -23,7 +23,7 @@ from typing import Protocol
 from accel.engine.channel import Channel
 from accel.engine.live import Live
 from accel.engine.outputs import RequestOutput, TokenOutput
-from accel.errors import AccelError, DeviceLost, EngineClosed, Timeout
+from accel.errors import AccelError, DeviceLost, EngineClosed, Overloaded, Timeout
 from accel.runner.plan import PendingStep, StepPlan
 from accel.runner.runner import Runner
 from accel.scheduler.request import EndReason
@@ -60,6 +60,7 @@ class EngineLoop:
         self._changed = threading.Condition()
         self._lives: dict[int, Live] = {}
         self._hungry: weakref.WeakSet[Channel[TokenOutput]] = weakref.WeakSet()
+        self._forgotten: deque[Sequence[Live]] = deque()
         self._pending: deque[tuple[StepPlan, PendingStep]] = deque()
         self._closing: AccelError | None = None
         self._stopped = threading.Event()
@@ -76,8 +77,11 @@ class EngineLoop:
         """Requests that have not ended."""
         return len(self._lives)
 
-    def submit(self, live: Live) -> None:
-        """Queue a request.
+    def submit(self, live: Live, hungry: Channel[TokenOutput] | None = None) -> None:
+        """Queue a request; once only, and not one that has ended.
+
+        Args:
+            hungry: is poked when requests may be submitted again, where too many wait.
 
         Raises:
             EngineClosed: the loop has ended.
@@ -86,15 +90,18 @@ class EngineLoop:
         """
         with self._changed:
             if self._closing is not None:
-                raise self._closing
-            if live.done:  # aborted before its turn
+                raise self._closing.again()
+            if live.done or live.submitted:  # aborted before its turn, or its stream was interrupted
                 return
             # Before the scheduler has it, because the loop may run it at once.
             self._lives[live.request.number] = live
             try:
                 self._scheduler.add(live.request)
-            except BaseException:
+            except BaseException as error:
                 del self._lives[live.request.number]
+                if isinstance(error, Overloaded) and hungry is not None:
+                    # Here and not later: room that comes now is announced once this lock is free.
+                    self._hungry.add(hungry)
                 raise
             live.submitted = True
             self._changed.notify_all()
@@ -118,10 +125,21 @@ class EngineLoop:
             if not self._changed.wait_for(lambda: self._stopped.is_set() or self._idle(), timeout):
                 raise Timeout(f"{len(self._lives)} requests had not ended after {timeout:g} s", timeout=timeout)
 
-    def wants_room(self, channel: Channel[TokenOutput]) -> None:
-        """Poke `channel` when requests may be submitted again."""
+    def refuse(self, live: Live, error: AccelError) -> None:
+        """End a request that could not be submitted, unless it was aborted meanwhile."""
         with self._changed:
-            self._hungry.add(channel)
+            if not live.done and not live.submitted:
+                live.end(EndReason.ERROR, error)
+
+    def forget(self, lives: Sequence[Live]) -> None:
+        """End the requests of a stream that nobody has any more, at the loop's next turn: as long as one of them lives,
+        there is one. Takes no lock, because the collector calls it, on any thread."""
+        self._forgotten.append(lives)
+
+    def leave(self) -> None:
+        """Take no more requests. Takes no lock, for the same reason; `close` does the rest."""
+        if self._closing is None:
+            self._closing = _closed()
 
     def close(self, timeout: float) -> None:
         """End what runs with EngineClosed, and the thread. Idempotent; not from the loop's own thread.
@@ -129,7 +147,7 @@ class EngineLoop:
         Raises:
             Timeout: the step that runs did not end in `timeout` seconds. All requests have ended nevertheless.
         """
-        self._end_with(EngineClosed("the engine was closed", hint="make a new one"))
+        self._end_with(_closed())
         if not self._stopped.wait(timeout):
             self._fail_all()
             raise Timeout(
@@ -166,6 +184,10 @@ class EngineLoop:
 
     def _turn(self) -> None:
         """Plan a step and launch it, if there is one; take the oldest output, if it is time."""
+        while self._forgotten:
+            for live in self._forgotten.popleft():
+                if live.submitted:
+                    self._scheduler.abort(live.request)
         plan = self._scheduler.schedule()
         if plan is not None:
             self._launch(plan)
@@ -235,8 +257,9 @@ class EngineLoop:
     def _deliver_ended(self) -> None:
         for request in self._scheduler.drain_ended():
             live = self._lives.get(request.number)
-            if live is not None:
-                self._forget(live, live.end())
+            output = None if live is None else live.end()
+            if live is not None and output is not None:
+                self._forget(live, output)
 
     def _forget(self, live: Live, output: RequestOutput) -> None:
         with self._changed:
@@ -267,17 +290,22 @@ class EngineLoop:
                 self._scheduler.fail(plan.step, _typed(error, "a step failed"))
 
     def _fail_all(self) -> None:
-        error = self._closing or EngineClosed("the engine was closed", hint="make a new one")
+        error = self._closing or _closed()
         with self._changed:
             lives = list(self._lives.values())
             self._lives.clear()
             hungry = list(self._hungry)
         for live in lives:
             self._scheduler.abort(live.request, EndReason.ERROR, error)
-            if not live.done:
-                self._observer.ended(live.end())
+            output = live.end()
+            if output is not None:
+                self._observer.ended(output)
         for channel in hungry:
             channel.poke()
+
+
+def _closed() -> EngineClosed:
+    return EngineClosed("the engine was closed", hint="make a new one")
 
 
 def _typed(error: Exception, what: str) -> AccelError:

@@ -14,7 +14,6 @@ from accel.engine.live import Live
 from accel.engine.loop import EngineLoop
 from accel.engine.outputs import TokenOutput
 from accel.errors import AccelError, Overloaded
-from accel.scheduler.request import EndReason
 
 __all__ = ["Stream"]
 
@@ -38,14 +37,16 @@ class Stream(Iterator[TokenOutput], AsyncIterator[TokenOutput]):
         keep_errors: bool = False,
         wait: bool = True,
     ) -> None:
-        self._open = 0  # before anything can raise: __del__ looks at it
         self._loop = loop
         self._lives = lives
+        #: Only the follower touches it: who closes ends the requests, and the follower passes over ended ones.
         self._held_back = deque(lives)
         self._channel = channel
         self._keep_errors = keep_errors
-        self._feed(first=True, wait=wait)
+        self._closed = False
+        #: Requests whose output has not been taken.
         self._open = len(lives)
+        self._feed(first=True, wait=wait)
 
     @property
     def request_id(self) -> str:
@@ -65,10 +66,10 @@ class Stream(Iterator[TokenOutput], AsyncIterator[TokenOutput]):
         return self
 
     def __next__(self) -> TokenOutput:
-        while self._open:
+        while self._open and not self._closed:
             self._feed()
             item = self._channel.get(_LOOK_SECONDS)
-            if item is not None:
+            if item is not None and not self._closed:
                 return self._take(item)
         raise StopIteration
 
@@ -76,18 +77,18 @@ class Stream(Iterator[TokenOutput], AsyncIterator[TokenOutput]):
         return self
 
     async def __anext__(self) -> TokenOutput:
-        while self._open:
+        while self._open and not self._closed:
             self._feed()
             item = await self._channel.aget()
-            if item is not None:
+            if item is not None and not self._closed:
                 return self._take(item)
         raise StopAsyncIteration
 
     def close(self) -> None:
-        """Abort what is not finished. Idempotent."""
-        self._open = 0
-        self._held_back.clear()
+        """Abort what is not finished; whoever follows sees the end. Idempotent, for any thread."""
+        self._closed = True
         self.abort()
+        self._channel.poke()
 
     async def aclose(self) -> None:
         """As `close`."""
@@ -102,8 +103,9 @@ class Stream(Iterator[TokenOutput], AsyncIterator[TokenOutput]):
         self.close()
 
     def __del__(self) -> None:
-        if self._open:
-            self.close()
+        # On whatever thread the collector runs, under whatever lock that one holds: nothing here may wait.
+        if not getattr(self, "_closed", True):
+            self._loop.forget(self._lives)
 
     def _take(self, item: TokenOutput) -> TokenOutput:
         if item.output is not None:
@@ -121,16 +123,15 @@ class Stream(Iterator[TokenOutput], AsyncIterator[TokenOutput]):
                 self._held_back.popleft()
                 continue
             try:
-                self._loop.submit(live)
+                self._loop.submit(live, self._channel if wait else None)
             except Overloaded:
                 if not wait:
                     self.close()
                     raise
-                self._loop.wants_room(self._channel)
                 return
             except AccelError as error:
                 if first:
                     self.close()
                     raise
-                live.end(EndReason.ERROR, error)
+                self._loop.refuse(live, error)
             self._held_back.popleft()

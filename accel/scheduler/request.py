@@ -231,22 +231,28 @@ class Request:
     def end(self, reason: EndReason, error: AccelError | None = None) -> None:
         """To FINISHED or ABORTED; the caller has closed the table."""
         finished = reason in (EndReason.EOS, EndReason.STOP, EndReason.LENGTH)
-        self._move(State.FINISHED if finished else State.ABORTED)
+        state = State.FINISHED if finished else State.ABORTED
+        self._check_move(state)
+        # Other threads look at `ended`, and then for the reason.
         self.reason, self.error = reason, error
+        self._move(state)
         # It is looked at no more, and may be large.
         self.leader = None
         self._leave()
 
     def _move(self, state: State) -> None:
+        self._check_move(state)
+        if self.state is State.RUNNING:
+            self.epoch += 1
+        self.state = state
+
+    def _check_move(self, state: State) -> None:
         if state not in _NEXT[self.state]:
             raise AccelError(
                 f"request {self.number} cannot go from {self.state.name} to {state.name}",
                 hint="this is a defect of the scheduler, please report it",
                 state=self.state.name,
             )
-        if self.state is State.RUNNING:
-            self.epoch += 1
-        self.state = state
 
     def __repr__(self) -> str:
         return (
