@@ -270,6 +270,8 @@ class Engine:
         ended. Raises InvalidRequest for what is no text."""
         if not isinstance(request_id, str):
             raise InvalidRequest(f"request_id is {shown(request_id)}; it must be a text")
+        if self._loop.forked:
+            return False
         with self._groups_lock:
             stream = self._groups.get(request_id)
         return stream is not None and stream.abort()
@@ -338,6 +340,7 @@ class Engine:
             wanted = resolve(wanted, self.tokenizer, self.config.vocab_size)
             self.scheduler.check_fits(len(ids), min(wanted.max_tokens, self.max_model_len - len(ids)))
             lives += self._choices(ids, wanted, name, index, channel, priority, until, root)
+        self._loop.check_process()  # before a lock that nobody may be left to release
         with self._groups_lock:
             # One look: the stream of that name may be collected at any moment.
             other = self._groups.get(name)
@@ -386,6 +389,8 @@ class Engine:
 def _shut_down(
     loop: EngineLoop, metrics: EngineMetrics, device: Device | None, timeout: float = DEFAULT_TIMEOUT
 ) -> None:
+    if loop.forked:  # thread, device and port are the other process's
+        return
     metrics.close()
     loop.close(timeout)
     if device is not None:

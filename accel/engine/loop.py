@@ -14,6 +14,7 @@ goes on; what ends the loop ends every request. No lock is held while a step run
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import deque
@@ -63,6 +64,7 @@ class EngineLoop:
         self._forgotten: deque[Sequence[Live]] = deque()
         self._pending: deque[tuple[StepPlan, PendingStep]] = deque()
         self._closing: AccelError | None = None
+        self._process = os.getpid()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="accel-engine", daemon=True)
         self._thread.start()
@@ -71,6 +73,19 @@ class EngineLoop:
     def closed(self) -> bool:
         """Whether it takes no more requests."""
         return self._closing is not None
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a copy in a forked process, where its thread does not run and its locks may be held."""
+        return os.getpid() != self._process
+
+    def check_process(self) -> None:
+        """Raise EngineClosed in a forked process."""
+        if self.forked:
+            raise EngineClosed(
+                f"the engine belongs to process {self._process}, and this is its fork {os.getpid()}",
+                hint="make an engine in each process",
+            )
 
     @property
     def live(self) -> int:
@@ -88,6 +103,7 @@ class EngineLoop:
             InvalidRequest: the pool can never hold it.
             Overloaded: too many wait.
         """
+        self.check_process()
         with self._changed:
             if self._closing is not None:
                 raise self._closing.again()
@@ -108,6 +124,8 @@ class EngineLoop:
 
     def abort(self, live: Live) -> bool:
         """End a request. Its stream gets its output, finish_reason "abort". False when it had ended already."""
+        if self.forked:  # its request is the other process's
+            return False
         with self._changed:
             if not live.submitted:
                 # Nobody else knows it yet.
@@ -120,7 +138,8 @@ class EngineLoop:
             return aborted
 
     def wait_idle(self, timeout: float) -> None:
-        """Block until every request has ended and its last step is back. Raises Timeout."""
+        """Block until every request has ended and its last step is back. Raises Timeout, EngineClosed in a fork."""
+        self.check_process()
         with self._changed:
             if not self._changed.wait_for(lambda: self._stopped.is_set() or self._idle(), timeout):
                 raise Timeout(f"{len(self._lives)} requests had not ended after {timeout:g} s", timeout=timeout)
@@ -162,14 +181,16 @@ class EngineLoop:
         try:
             while self._wait_for_work():
                 self._turn()
-        except Exception as error:  # a defect of ours: everyone is told, nobody waits for ever
-            self._end_with(_typed(error, "the engine's loop failed"))
+        except BaseException as error:  # a defect of ours, or a step ends threads: everyone is told, nobody waits
+            self._end_with(_typed(error, "the engine's loop failed", hint="make a new engine"))
         finally:
-            self._drain()
-            self._fail_all()
-            self._stopped.set()
-            with self._changed:
-                self._changed.notify_all()
+            try:
+                self._drain()
+            finally:
+                self._fail_all()
+                self._stopped.set()
+                with self._changed:
+                    self._changed.notify_all()
 
     def _wait_for_work(self) -> bool:
         """Block until there is something to do; False when the loop is to end."""
@@ -203,6 +224,9 @@ class EngineLoop:
         try:
             pending = self._runner.execute(plan)
         except Exception as error:  # whatever it is, it ends the step and not the engine
+            # Those before it were launched well, and may be for others.
+            while self._pending:
+                self._collect()
             self._failed([plan], error)
             return
         self._observer.step(plan)
@@ -281,13 +305,14 @@ class EngineLoop:
             self._changed.notify_all()
 
     def _drain(self) -> None:
-        """Steps in flight end before their memory does."""
+        """Steps in flight end before their memory does; nobody wants their outputs any more."""
         while self._pending:
-            plan, pending = self._pending.popleft()
+            _, pending = self._pending.popleft()
             try:
                 pending.result(self._step_timeout)
-            except Exception as error:
-                self._scheduler.fail(plan.step, _typed(error, "a step failed"))
+            except BaseException as error:  # one more reason to end, which the loop is about to do
+                self._end_with(_typed(error, "a step failed"))
+        self._scheduler.drop_steps()
 
     def _fail_all(self) -> None:
         error = self._closing or _closed()
@@ -308,10 +333,10 @@ def _closed() -> EngineClosed:
     return EngineClosed("the engine was closed", hint="make a new one")
 
 
-def _typed(error: Exception, what: str) -> AccelError:
+def _typed(error: BaseException, what: str, hint: str = "the requests in it ended; the engine goes on") -> AccelError:
     """`error` itself where it is one of ours, else one of ours that names it."""
     if isinstance(error, AccelError):
         return error
-    typed = AccelError(f"{what}: {type(error).__name__}: {error}", hint="the requests in it ended; the engine goes on")
+    typed = AccelError(f"{what}: {type(error).__name__}: {error}", hint=hint)
     typed.__cause__ = error
     return typed

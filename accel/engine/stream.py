@@ -17,7 +17,7 @@ from accel.errors import AccelError, Overloaded
 
 __all__ = ["Stream"]
 
-#: A follower that hears nothing looks this often whether the loop is still there.
+#: A follower that hears nothing looks this often whether there is room, should a wake-up have been lost.
 _LOOK_SECONDS = 5.0
 
 
@@ -67,6 +67,7 @@ class Stream(Iterator[TokenOutput], AsyncIterator[TokenOutput]):
 
     def __next__(self) -> TokenOutput:
         while self._open and not self._closed:
+            self._loop.check_process()
             self._feed()
             item = self._channel.get(_LOOK_SECONDS)
             if item is not None and not self._closed:
@@ -78,6 +79,7 @@ class Stream(Iterator[TokenOutput], AsyncIterator[TokenOutput]):
 
     async def __anext__(self) -> TokenOutput:
         while self._open and not self._closed:
+            self._loop.check_process()
             self._feed()
             item = await self._channel.aget()
             if item is not None and not self._closed:
@@ -87,8 +89,9 @@ class Stream(Iterator[TokenOutput], AsyncIterator[TokenOutput]):
     def close(self) -> None:
         """Abort what is not finished; whoever follows sees the end. Idempotent, for any thread."""
         self._closed = True
-        self.abort()
-        self._channel.poke()
+        if not self._loop.forked:
+            self.abort()
+            self._channel.poke()
 
     async def aclose(self) -> None:
         """As `close`."""

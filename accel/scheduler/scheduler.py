@@ -319,6 +319,14 @@ class Scheduler:
                     self._end(row.request, EndReason.ERROR, error)
             return self._take_late()
 
+    def drop_steps(self) -> None:
+        """Nothing is going to be committed any more: give back what the steps in flight hold. Their requests stay."""
+        with self._lock:
+            for step in self._steps.values():
+                self.pool.drop_step(step.lease)
+            self._steps.clear()
+            self._late.clear()
+
     # --- choosing, under the lock -------------------------------------------------------------------------------------
 
     def _choose_decodes(self, chosen: list[tuple[Request, int]]) -> int:

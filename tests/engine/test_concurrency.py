@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -221,6 +224,48 @@ def test_an_engine_that_is_forgotten_closes_itself(engine_of: Callable[..., Engi
     assert loop.closed
     assert threading.active_count() >= before
     assert loop._stopped.wait(20)
+
+
+FORKED = """
+import os, sys
+from accel import Engine, SamplingParams
+from accel.errors import EngineClosed
+engine = Engine(sys.argv[1], "cpu", num_blocks=64)
+params = SamplingParams(max_tokens=40, ignore_eos=True)
+wanted = engine.generate([5], params)[0].token_ids
+stream = engine.stream([5], params)
+calls = {
+    "generate": lambda: engine.generate([5], params),
+    "follow": lambda: list(stream),
+    "wait_idle": engine.wait_idle,
+    "logits": lambda: engine.logits([5]),
+}
+child = os.fork()
+if child == 0:
+    refused = []
+    for name, call in calls.items():
+        try:
+            call()
+        except EngineClosed as error:
+            refused.append(str(error))
+    stream.close()
+    engine.close()
+    sys.exit(len(refused) if all("belongs to process" in text for text in refused) else 99)
+status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+assert status == len(calls), status
+assert [token.token_id for token in stream] == wanted
+if os.fork() == 0:
+    sys.exit(0)  # an engine that is not closed does not hold the exit of a child up
+assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+"""
+
+
+def test_an_engine_in_a_forked_process_refuses_and_leaves_the_parents_alone(reference_data: Path) -> None:
+    model = str(reference_data / "tiny_models" / "llama")
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED, model], capture_output=True, text=True, timeout=50, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_higher_priority_goes_first_and_nobody_is_passed_for_ever(

@@ -165,3 +165,49 @@ def test_a_result_that_never_comes_ends_the_engine_with_a_timeout(
         gate.open()
     with pytest.raises(Timeout):
         engine.generate([5], SHORT)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("error", [SystemExit("planted"), KeyboardInterrupt("planted"), GeneratorExit("planted")])
+@pytest.mark.parametrize("depth", [0, 2])
+def test_what_ends_a_thread_ends_the_engine_and_nobody_waits(
+    engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, error: BaseException, late: bool, depth: int
+) -> None:
+    engine = engine_of(depth=depth)
+    fail_step(engine, monkeypatch, 3, error, late)
+    with pytest.raises(AccelError, match=f"the engine's loop failed: {type(error).__name__}"):
+        engine.generate([[5], [6]], SHORT, deadline=60)
+    with pytest.raises(AccelError, match="the engine's loop failed"):
+        engine.generate([5], SHORT, deadline=60)
+    engine.close(20)
+    stats = engine.scheduler.pool.stats()
+    assert (stats.owned, stats.steps) == (0, 0)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 3])
+def test_an_engine_that_is_closed_with_steps_in_flight_holds_no_blocks(
+    engine_of: Callable[..., Engine], depth: int
+) -> None:
+    engine = engine_of(depth=depth)
+    stream = engine.stream([[5], [6]], SamplingParams(max_tokens=400, ignore_eos=True))
+    next(stream)
+    engine.close(20)
+    stats = engine.scheduler.pool.stats()
+    assert (stats.owned, stats.steps) == (0, 0)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_a_step_that_cannot_be_launched_leaves_the_outputs_of_those_before_it(
+    engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch, depth: int
+) -> None:
+    """The short request's last step is in flight when the next one, which is not for it, raises."""
+    engine = engine_of(depth=depth)
+    wanted = engine.generate([5], SamplingParams(max_tokens=1, ignore_eos=True))[0].token_ids
+    fail_step(engine, monkeypatch, 2, OutOfMemory("planted"), False)
+    both = [SamplingParams(max_tokens=1, ignore_eos=True), SHORT]
+    with pytest.raises(OutOfMemory) as caught:
+        engine.generate([[5], [6]], both)
+    outputs = caught.value.values["outputs"]
+    assert [output.finish_reason for output in outputs] == ["length", "error"]
+    assert outputs[0].token_ids == wanted
+    whole(engine)
