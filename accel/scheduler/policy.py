@@ -8,11 +8,11 @@ a function of what was added and when; the clock is the scheduler's.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from accel.scheduler.request import Request, State
 
-__all__ = ["OutputReserve", "WaitingQueue", "hit_limit", "order_key"]
+__all__ = ["Deadlines", "OutputReserve", "WaitingQueue", "hit_limit", "order_key"]
 
 
 def order_key(arrival: float, priority: int, priority_seconds: float) -> float:
@@ -96,6 +96,36 @@ class WaitingQueue:
         """Forget ended requests when they outnumber the `live` ones."""
         if len(self._heap) > 2 * live + 64:
             self._heap = [entry for entry in self._heap if entry[2].state is State.WAITING]
+            heapq.heapify(self._heap)
+
+
+class Deadlines:
+    """Requests by their deadlines. Those that ended before fall out when met, or when they outnumber the others."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, int, Request]] = []
+
+    def push(self, request: Request) -> None:
+        """Watch `request`, if it has a deadline."""
+        if request.deadline is not None:
+            heapq.heappush(self._heap, (request.deadline, request.number, request))
+
+    @property
+    def earliest(self) -> float | None:
+        """That of the first request that has not ended; None without one."""
+        while self._heap and self._heap[0][2].ended:
+            heapq.heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def expired(self, now: Callable[[], float]) -> Iterator[Request]:
+        """The requests whose time is over, first first; the caller ends each before it asks for the next."""
+        while (earliest := self.earliest) is not None and earliest <= now():
+            yield heapq.heappop(self._heap)[2]
+
+    def prune(self, live: int) -> None:
+        """Forget ended requests when they outnumber the `live` ones: their deadlines may be far away."""
+        if len(self._heap) > 2 * live + 64:
+            self._heap = [entry for entry in self._heap if not entry[2].ended]
             heapq.heapify(self._heap)
 
 

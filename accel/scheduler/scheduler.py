@@ -24,7 +24,6 @@ All methods may be called from any thread. The lock is never held over a step, a
 
 from __future__ import annotations
 
-import heapq
 import sys
 import threading
 import time
@@ -41,7 +40,7 @@ from accel.cache.pages import KVLayout
 from accel.cache.pool import BlockPool
 from accel.errors import AccelError, InvalidArgument, InvalidRequest, Overloaded
 from accel.runner.plan import LAST_SAMPLED, FinishReason, History, Logits, StepOutput, StepPlan
-from accel.scheduler.policy import OutputReserve, WaitingQueue, hit_limit, order_key
+from accel.scheduler.policy import Deadlines, OutputReserve, WaitingQueue, hit_limit, order_key
 from accel.scheduler.request import EndReason, Request, State
 from accel.scheduler.slots import Slots
 from accel.scheduler.stats import Counters, SchedulerStats
@@ -161,7 +160,7 @@ class Scheduler:
         self._steps: dict[int, _Step] = {}
         self._next_step = 0
         self._late: dict[int, StepOutput] = {}
-        self._deadlines: list[tuple[float, int, Request]] = []
+        self._deadlines = Deadlines()
         self._ended: list[Request] = []
         self._reserve = OutputReserve(config.output_reserve, pool.blocks * layout.block_size)
         self._counters = Counters()
@@ -184,9 +183,7 @@ class Scheduler:
     def next_deadline(self) -> float | None:
         """The earliest deadline of a request that has not ended, on the scheduler's clock."""
         with self._lock:
-            while self._deadlines and self._deadlines[0][2].ended:
-                heapq.heappop(self._deadlines)
-            return self._deadlines[0][0] if self._deadlines else None
+            return self._deadlines.earliest
 
     def stats(self) -> SchedulerStats:
         """One coherent look."""
@@ -212,24 +209,25 @@ class Scheduler:
 
         Raises:
             InvalidRequest: the pool can never hold it.
-            Overloaded: `max_waiting` requests wait already.
+            Overloaded: `max_waiting` requests wait already, and its deadline is not over.
             InvalidArgument: it was added before.
         """
         self.check_fits(request.prompt_len, request.max_new_tokens)
         with self._lock:
             if request.added:
                 raise InvalidArgument(f"request {request.number} was added before", hint="make a new one")
-            if self._waiting >= self.config.max_waiting:
+            now = self.clock()
+            # One whose time is over takes no room: it ends at the next step, however many wait.
+            if self._waiting >= self.config.max_waiting and (request.deadline is None or now < request.deadline):
                 raise Overloaded(
                     f"{self._waiting} requests are waiting; the limit is {self.config.max_waiting}",
                     hint="try again later, or raise max_waiting",
                     waiting=self._waiting,
                     limit=self.config.max_waiting,
                 )
-            request.arrival = self.clock()
+            request.arrival = now
             request.key = order_key(request.arrival, request.priority, self.config.priority_seconds)
-            if request.deadline is not None:
-                heapq.heappush(self._deadlines, (request.deadline, request.number, request))
+            self._deadlines.push(request)
             request.added = True
             self._waiting += 1
             self._queue.push(request)
@@ -519,6 +517,7 @@ class Scheduler:
             self._waiting -= 1
             self._queue.prune(self._waiting)
         request.end(reason, error)
+        self._deadlines.prune(self._waiting + len(self._running))
         self._counters.ended[reason] += 1
         self._ended.append(request)
 
@@ -529,13 +528,8 @@ class Scheduler:
         self._running.remove(request)
 
     def _expire(self) -> None:
-        if not self._deadlines:
-            return
-        now = self.clock()
-        while self._deadlines and self._deadlines[0][0] <= now:
-            _, _, request = heapq.heappop(self._deadlines)
-            if not request.ended:
-                self._end(request, EndReason.DEADLINE)
+        for request in self._deadlines.expired(self.clock):
+            self._end(request, EndReason.DEADLINE)
 
 
 def _order(request: Request) -> tuple[float, int]:

@@ -184,6 +184,29 @@ def test_a_deadline_ends_waiting_and_running_requests_with_what_there_is(
     nothing_left(engine)
 
 
+def test_a_deadline_ends_requests_that_are_held_back_for_want_of_room(
+    engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of(max_requests=1, max_waiting=1)
+    now = [0.0]
+    monkeypatch.setattr(engine.scheduler, "clock", lambda: now[0])
+    gate = Turnstile(engine, monkeypatch)
+    running = engine.stream([5], LONG)
+    assert gate.arrived.acquire(timeout=20)
+    waiting = engine.stream([6], LONG)
+    held_back = engine.stream([[7], [8]], LONG, deadline=1.0)
+    now[0] = 2.0
+    gate.allow(3)
+    outputs = [token.output for token in held_back if token.output]
+    assert [output.finish_reason for output in outputs] == ["deadline", "deadline"]
+    assert not running.finished
+    assert not waiting.finished
+    running.close()
+    waiting.close()
+    gate.allow(500)
+    nothing_left(engine)
+
+
 @pytest.mark.parametrize("deadline", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_deadline_that_is_none_is_refused(deadline: float, engine_of: Callable[..., Engine]) -> None:
     with pytest.raises(InvalidRequest, match="deadline is"):

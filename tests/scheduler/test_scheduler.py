@@ -475,6 +475,16 @@ def test_a_deadline_ends_a_request_that_waits_and_one_that_runs() -> None:
     assert h.scheduler.next_deadline is None
 
 
+def test_requests_that_end_long_before_their_deadlines_are_not_kept_for_them() -> None:
+    h = harness()
+    far = h.add(prompt(2), 5, deadline=1e9)
+    for number in range(300):
+        h.abort(h.add(prompt(2), 5, deadline=1e6 + number))
+    assert len(h.scheduler._deadlines._heap) <= 2 + 64
+    assert h.scheduler.next_deadline == 1e9
+    assert not far.request.ended
+
+
 def test_a_deadline_that_is_over_when_it_is_added_computes_nothing() -> None:
     h = harness()
     h.add(prompt(2), 5, deadline=0.0)
