@@ -33,7 +33,7 @@ from accel.engine.metrics import EngineMetrics
 from accel.engine.outputs import RequestOutput, TokenOutput
 from accel.engine.prompts import Prompt, as_prompts, encode, resolve
 from accel.engine.stream import Stream
-from accel.errors import AccelError, InvalidArgument, InvalidRequest
+from accel.errors import AccelError, InvalidArgument, InvalidRequest, Timeout
 from accel.models.decoder import Decoder
 from accel.models.files import open_model
 from accel.models.loader import AUTO_DTYPE, Progress, check_dtype, load_weights
@@ -161,6 +161,7 @@ class Engine:
         self._numbers = itertools.count()
         self._groups: weakref.WeakValueDictionary[str, Stream] = weakref.WeakValueDictionary()
         self._groups_lock = threading.Lock()
+        self._closing = threading.RLock()
         self._loop = EngineLoop(self.runner, self.scheduler, step_timeout=step_timeout, observer=self.metrics)
         # An engine that is forgotten, or alive when the interpreter ends, closes itself; the loop does not know it.
         self._finalizer = weakref.finalize(
@@ -289,17 +290,31 @@ class Engine:
 
     def wait_idle(self, timeout: float = DEFAULT_TIMEOUT) -> None:
         """Block until every request has ended. Raises Timeout after `timeout` seconds."""
-        self._loop.wait_idle(timeout)
+        self._loop.wait_idle(_timeout(timeout))
 
     def close(self, timeout: float = DEFAULT_TIMEOUT) -> None:
-        """End what runs with EngineClosed, stop the loop, and close the device if this engine opened it. Idempotent.
+        """End what runs with EngineClosed, stop the loop, and close the device if this engine opened it. Idempotent;
+        after a Timeout it may be called again.
 
         Raises:
             Timeout: the step that runs did not end in `timeout` seconds. All requests have ended nevertheless; the
                 device stays open, because the step may still use it.
         """
-        if self._finalizer.detach() is not None:
-            _shut_down(self._loop, self.metrics, self.device if self._owns_device else None, timeout)
+        timeout = _timeout(timeout)
+        device = self.device if self._owns_device else None
+        self._finalizer.detach()
+        if self._loop.forked:
+            return
+        if self._loop.on_its_thread:  # somebody's finalizer, which the collector ran there: it cannot wait for itself
+            _abandon(self._loop, self.metrics, device)
+            return
+        # Whoever closes finds the engine closed on return, also when another thread began to, or gave up.
+        if not self._closing.acquire(timeout=timeout):
+            raise Timeout(f"another thread that closes the engine did not end in {timeout:g} s", timeout=timeout)
+        try:
+            _shut_down(self._loop, self.metrics, device, timeout)
+        finally:
+            self._closing.release()
 
     def __enter__(self) -> Engine:
         return self
@@ -420,6 +435,10 @@ def _outputs(outputs: list[RequestOutput]) -> list[RequestOutput]:
 
 def _seconds(name: str, value: float) -> float:
     return real(name, value, "above 0, in seconds from now", math.ulp(0.0), sys.float_info.max, error=InvalidRequest)
+
+
+def _timeout(timeout: float) -> float:
+    return real("timeout", timeout, f"0 to {threading.TIMEOUT_MAX:g} seconds", 0.0, threading.TIMEOUT_MAX)
 
 
 def _params_of(params: Params, count: int) -> list[SamplingParams]:

@@ -79,6 +79,11 @@ class EngineLoop:
         """Whether this is a copy in a forked process, where its thread does not run and its locks may be held."""
         return os.getpid() != self._process
 
+    @property
+    def on_its_thread(self) -> bool:
+        """Whether the caller is the loop's own thread, which can wait for nothing here."""
+        return threading.current_thread() is self._thread
+
     def check_process(self) -> None:
         """Raise EngineClosed in a forked process."""
         if self.forked:

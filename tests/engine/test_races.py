@@ -14,7 +14,7 @@ from test_concurrency import LONG, SHORT, Turnstile, nothing_left
 
 from accel import Engine
 from accel.engine.live import Live
-from accel.errors import AccelError, EngineClosed, Overloaded
+from accel.errors import AccelError, EngineClosed, InvalidArgument, Overloaded, Timeout
 from accel.scheduler.request import EndReason
 
 
@@ -266,3 +266,47 @@ def test_callers_that_fail_together_get_errors_of_their_own(
             engine.generate([5])
         late.append(refused.value)
     assert late[0] is not late[1]
+
+
+def test_all_who_close_find_the_engine_closed_and_may_try_again(
+    engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of()
+    gate = Turnstile(engine, monkeypatch)
+    stream = engine.stream([5], LONG)
+    assert gate.arrived.acquire(timeout=20)
+    with pytest.raises(Timeout):
+        engine.close(0.05)  # the step hangs
+    found: list[bool] = []
+
+    def close() -> None:
+        engine.close(20)
+        found.append(engine._loop._stopped.is_set())
+
+    threads = [in_thread(close) for _ in range(4)]
+    gate.allow(500)
+    for thread in threads:
+        ends(thread)
+    assert found == [True] * 4
+    with pytest.raises(EngineClosed):
+        list(stream)
+
+
+def test_an_engine_that_a_finalizer_closes_on_its_loops_thread_closes(
+    engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of()
+    turn = engine._loop._turn
+    monkeypatch.setattr(engine._loop, "_turn", lambda: (engine.close(), turn()))
+    with pytest.raises(EngineClosed):
+        engine.generate([5], LONG)
+    assert engine._loop._stopped.wait(20)
+
+
+@pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), "x", None])
+def test_a_timeout_that_cannot_be_is_refused_and_closes_nothing(engine_of: Callable[..., Engine], timeout: Any) -> None:
+    engine = engine_of()
+    for call in (engine.close, engine.wait_idle):
+        with pytest.raises(InvalidArgument, match="timeout is"):
+            call(timeout)
+    assert len(engine.generate([5], SHORT)[0].token_ids) == 6
