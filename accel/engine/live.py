@@ -90,7 +90,7 @@ class Live:
             self._first = self._last
         self._tokens.append(update.token)
         text = "" if self._detokenizer is None else self._detokenizer.push(update.token)
-        if self._stops is not None and len(self._tokens) >= self.request.params.min_tokens:
+        if self._stops is not None and self._stops_count:
             text, self._stop_found = self._stops.push(text)
         self._texts.append(text)
         if self._logprobs is not None:
@@ -147,11 +147,16 @@ class Live:
         if self._detokenizer is None or self._stop_found is not None:
             return ""
         tail = self._detokenizer.finish()
-        if self._stops is not None:
+        if self._stops is not None and self._stops_count:
             tail, self._stop_found = self._stops.push(tail)
             if self._stop_found is None:
                 tail += self._stops.finish()
         return tail
+
+    @property
+    def _stops_count(self) -> bool:
+        """Whether stop strings may end the request already."""
+        return len(self._tokens) >= self.request.params.min_tokens
 
     def _stop_reason(self, reason: EndReason) -> str | int | tuple[int, ...] | None:
         if self._stop_found is not None:

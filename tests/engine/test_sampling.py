@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from test_concurrency import Turnstile
 
 from accel import Engine, SamplingParams
 from accel.errors import AccelError, InvalidRequest
@@ -271,3 +272,29 @@ def test_a_conversation_is_put_into_the_models_chat_format(text_engine: Callable
     assert engine.tokenizer.decode(output.prompt_token_ids) == "user:abc;a:"  # type: ignore[union-attr]
     both = engine.generate([messages, "abc", [5, 6]], SamplingParams(max_tokens=2))
     assert [len(output.prompt_token_ids) for output in both] == [len(output.prompt_token_ids), 3, 2]
+
+
+def test_half_a_character_at_the_end_is_no_stop_string_before_min_tokens(
+    text_engine: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = text_engine()
+    assert engine.tokenizer is not None
+    half = 0
+    while True:  # a token that is the first byte of a character: nothing comes until the text is over
+        text = engine.tokenizer.stream()
+        if (text.push(half), text.finish()) == ("", "\ufffd"):
+            break
+        half += 1
+    gate = Turnstile(engine, monkeypatch)
+    params = SamplingParams(40, ignore_eos=True, stop=("\ufffd",), min_tokens=30, logit_bias={half: 1e6})
+    stream = engine.stream([5], params)
+    gate.allow(2)
+    next(stream)
+    stream.abort()
+    gate.allow(500)
+    output = [token.output for token in stream][-1]
+    assert output is not None
+    assert output.text is not None
+    assert set(output.token_ids) == {half}
+    assert output.text.endswith("\ufffd")
+    assert (output.finish_reason, output.stop_reason) == ("abort", None)
