@@ -81,7 +81,8 @@ def check_prompt(ids: Sequence[int], max_model_len: int, vocab_size: int) -> Non
 
 
 def resolve(params: SamplingParams, tokenizer: Tokenizer | None, vocab_size: int) -> SamplingParams:
-    """`params` with bad words as token ids, all ids checked against the vocabulary. Raises InvalidRequest."""
+    """`params` with bad words as token ids, all ids checked against the vocabulary, and nothing in it that the caller
+    can still change. Raises InvalidRequest."""
     if params.stop:
         require_tokenizer(tokenizer, "a stop string")
     words: list[tuple[int, ...]] = []
@@ -98,7 +99,10 @@ def resolve(params: SamplingParams, tokenizer: Tokenizer | None, vocab_size: int
                 raise InvalidRequest(
                     f"{name} names token id {token}; the vocabulary has {vocab_size}", token=token, limit=vocab_size
                 )
-    return replace(params, bad_words=tuple(words)) if params.bad_words else params
+    if not params.bad_words and not params.logit_bias:
+        return params
+    # With a bias of its own: the caller may change the mapping while the request runs, and other requests with it.
+    return replace(params, bad_words=tuple(words))
 
 
 def _spellings(word: str, tokenizer: Tokenizer | None) -> list[tuple[int, ...]]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from test_concurrency import Turnstile
 
 from accel import Device, Engine, SamplingParams
 from accel.errors import AccelError, InvalidArgument, InvalidRequest
@@ -155,4 +156,21 @@ def test_a_name_that_was_made_up_never_takes_that_of_a_caller(engine_of: Callabl
         engine.abort(name)
     for stream in (*mine.values(), *others):
         stream.close()
+    unharmed(engine)
+
+
+def test_a_bias_that_is_changed_while_its_request_runs_changes_nothing(
+    engine_of: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = engine_of()
+    params = SamplingParams(max_tokens=6, ignore_eos=True, logit_bias={7: 0.5})
+    wanted = engine.generate([[5], [6]], params)
+    gate = Turnstile(engine, monkeypatch)
+    streams = [engine.stream([5], params), engine.stream([6], params)]
+    gate.allow(2)
+    next(streams[0])
+    params.logit_bias[10**6] = float("nan")  # type: ignore[index]
+    gate.allow(500)
+    outputs = [token.output for stream in streams for token in stream if token.output]
+    assert [output.token_ids for output in outputs] == [output.token_ids for output in wanted]
     unharmed(engine)
