@@ -41,8 +41,8 @@ def test_a_stream_that_another_thread_closes_ends_for_its_follower(
     follower = in_thread(lambda: list(stream))
     assert waiting.wait(20)
     stream.close()
-    ends(follower)  # the step has not even run
     gate.allow(500)
+    ends(follower)
     nothing_left(engine)
 
 
@@ -75,14 +75,18 @@ def test_room_that_comes_between_a_refusal_and_the_wait_for_it_is_not_missed(
     running = engine.stream([5], SHORT)
     assert gate.arrived.acquire(timeout=20)
     waiting = engine.stream([6], SHORT)
-    submit = engine._loop.submit
+    submit, refused = engine._loop.submit, []
 
     def slow(*arguments: Any) -> None:
         try:
             submit(*arguments)
         except Overloaded:
+            refused.append(True)
+            if len(refused) == 1:  # at the call; the next one is the last look before the task waits
+                raise
             gate.allow(500)
             assert len(list(running)) == len(list(waiting)) == 6
+            engine.wait_idle(20)
             raise
 
     monkeypatch.setattr(engine._loop, "submit", slow)
@@ -115,7 +119,7 @@ def test_a_stream_that_is_collected_while_the_scheduler_is_locked_does_not_lock_
         return usual(*arguments)
 
     monkeypatch.setattr(owner, name, collected)
-    follower = in_thread(lambda: engine.generate([6], SHORT, deadline=60))
+    follower = in_thread(lambda: engine.generate([6], SHORT))
     ends(follower)
     assert not streams
     nothing_left(engine)
@@ -149,7 +153,8 @@ def test_a_request_that_another_thread_aborts_never_ends_without_a_reason(
     """Between the two writes that end a request, the loop looks at it."""
     engine = engine_of()
     seen: list[tuple[bool, object]] = []
-    request = engine.stream([5], LONG)._lives[0].request
+    stream = engine.stream([5], LONG)
+    request = stream._lives[0].request
     kind = type(request)
 
     def watch(self: Any, name: str, value: object) -> None:
