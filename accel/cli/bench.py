@@ -23,7 +23,7 @@ from accel.cli.options import ENGINE_PANEL, BatchTokens, DeviceSpec, Dtype, Json
 from accel.cli.output import note
 from accel.cli.overhead import COUNTED, KINDS, LIMIT_MS, PARTS, PROMPT_TOKENS, Overhead
 from accel.cli.peer import INSTALL, PYTHON_VARIABLE, Peer, PeerError, start_peer
-from accel.cli.speed import bench_ids, decode_seconds, prefill_seconds, shares
+from accel.cli.speed import OpTimer, bench_ids, decode_seconds, prefill_seconds, shares
 from accel.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -97,11 +97,11 @@ class _Run:
         """Tokens of the longest sequence."""
         return self.prompt + self.steps + 1
 
-    def seconds(self, engine: Engine, ids: list[int], started: Callable[[], None] = lambda: None) -> float:
+    def seconds(self, engine: Engine, ids: list[int], timer: OpTimer | None = None) -> float:
         """One measurement."""
         if self.kind == "decode":
-            return decode_seconds(engine, ids, self.batch, self.steps, started)
-        return prefill_seconds(engine, ids, started)
+            return decode_seconds(engine, ids, self.batch, self.steps, timer)
+        return prefill_seconds(engine, ids, timer)
 
 
 @app.command(
@@ -220,7 +220,9 @@ def scheduler(
         )
     results = [result for kind, measured in seen.items() for result in _parts(kind, measured)]
     print_report(results, about, json)
-    if any(result.ratio is not None and result.ratio > 1 for result in results):
+    over = [result.name for result in results if result.ratio is not None and result.ratio > 1]
+    if over:
+        note(f"{', '.join(over)}: over the limit of {LIMIT_MS} ms; on a busy machine, measure again")
         raise typer.Exit(1)
 
 
@@ -339,6 +341,6 @@ def _where(run: _Run, engine: Engine, ids: list[int], profile: bool) -> list[Res
     if not engine.device.capabilities.host_executed:
         note("no shares: an op of this device is only queued when its call returns")
         return []
-    parts = shares(engine, lambda started: run.seconds(engine, ids, started))
+    parts = shares(engine, lambda timer: run.seconds(engine, ids, timer))
     outside = Result(f"{run.kind}.outside_ops", parts.pop(""), "share")
     return [outside, *(Result(f"{run.kind}.op.{name}", part, "share") for name, part in parts.items() if profile)]

@@ -150,7 +150,7 @@ def test_an_op_that_raises_inside_the_timer_raises(ids_model: Path) -> None:
 
 def test_shares_of_an_engine_are_of_the_timed_part(ids_model: Path) -> None:
     with accel.Engine(str(ids_model), "cpu", num_blocks=16, max_requests=2) as engine:
-        parts = shares(engine, lambda started: decode_seconds(engine, [5, 6], 2, 4, started))
+        parts = shares(engine, lambda timer: decode_seconds(engine, [5, 6], 2, 4, timer))
     assert "pack_step" in parts
     assert "pages_zero" not in parts
     assert sum(parts.values()) == pytest.approx(1)
