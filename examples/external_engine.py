@@ -91,6 +91,8 @@ def generate(runner: Runner, prompts: list[list[int]], max_tokens: int) -> list[
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3:
+        sys.exit('usage: external_engine.py MODEL "ids, separated by commas" …   e.g. demo "504,3575,282,4649,314"')
     with accel.open("auto") as opened:
         typed = [[int(token) for token in text.split(",")] for text in sys.argv[2:]]
         print(*generate(open_runner(opened, sys.argv[1]), typed, max_tokens=16), sep="\n")

@@ -91,7 +91,8 @@ EPILOG = examples(
     after='--file and --output write the same, a line each. A line of --file has one of "prompt", "prompt_token_ids" '
     'and "messages", and if it likes "id", "priority", "deadline" and "params" (fields of SamplingParams). Times in '
     'seconds; "text" is null for a model without a tokenizer; "finish_reason" is stop, length, deadline or error; '
-    '"seed" repeats the output; "tokens_per_second" counts from the second token on and is null with only one.',
+    '"seed" repeats the output; "tokens_per_second" of a request counts from its second token on and is null with only '
+    "one; that of the summary is all tokens over the wall time.",
 )
 
 PROMPT_PANEL: Final = "What to generate from"

@@ -34,7 +34,7 @@ _FIELDS: Final = (*_PROMPTS, "id", "priority", "deadline", "params")
 #: That of the engine, which would refuse more only once others run.
 MOST_PRIORITY: Final = 1000
 _MOST_SECONDS: Final = 1e9
-_PARAMS: Final = {field.name: field.default for field in fields(SamplingParams)}
+_PARAMS: Final = {field.name: field.default for field in fields(SamplingParams) if field.init}
 
 
 @dataclass(frozen=True)

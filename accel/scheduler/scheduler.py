@@ -481,7 +481,7 @@ class Scheduler:
                 self._counters.stale_outputs += sample
                 continue
             if not sound[index]:
-                self._end(request, EndReason.ERROR, _no_number())
+                self._end(request, EndReason.ERROR, _no_number(request))
                 continue
             request.computed = end
             request.prompt_done = request.prompt_done or end >= request.prompt_len
@@ -546,8 +546,14 @@ def _next_tokens(rows: list[_Row]) -> npt.NDArray[np.int32]:
     return tokens
 
 
-def _no_number() -> AccelError:
+def _no_number(request: Request) -> AccelError:
+    if request.params.logit_bias or request.params.bad_words:
+        return InvalidRequest(
+            "logit_bias and bad_words leave no token to choose",
+            hint="ban fewer tokens",
+            banned=len(request.params.logit_bias) + len(request.params.bad_words),
+        )
     return AccelError(
-        "the logits hold no number to choose: all are NaN or banned",
-        hint="look at logit_bias and bad_words; without those the model or its K and V are damaged",
+        "the logits hold no number to choose: all are NaN or minus infinity",
+        hint="the model, or its K and V, are damaged",
     )

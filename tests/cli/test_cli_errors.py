@@ -76,7 +76,7 @@ BAD_OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "NaN temperature": ((*_PROMPT, "--temperature", "nan"), ("temperature", "nan", "0 to 3e+38")),
     "infinite temperature": ((*_PROMPT, "--temperature", "inf"), ("temperature", "inf", "0 to 3e+38")),
     "no number for a temperature": ((*_PROMPT, "--temperature", "warm"), ("--temperature", "'warm'")),
-    "top_p of 0": ((*_PROMPT, "--top-p", "0"), ("top_p", "0.0", "above 0, at most 1")),
+    "top_p of 0": ((*_PROMPT, "--top-p", "0"), ("top_p", "0.0", "above 0 and at most 1")),
     "top_p above 1": ((*_PROMPT, "--top-p", "1.5"), ("top_p", "1.5", "at most 1")),
     "NaN top_p": ((*_PROMPT, "--top-p", "nan"), ("top_p", "nan")),
     "negative top_k": ((*_PROMPT, "--top-k", "-2"), ("top_k", "-2")),

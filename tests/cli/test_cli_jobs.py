@@ -101,6 +101,7 @@ BAD_LINES: dict[str, tuple[str | bytes, tuple[str, ...]]] = {
         ("deadline is 1000", "at most 1e+09"),
     ),
     "params of no object": ('{"prompt": "a", "params": [1]}', ("params is a list",)),
+    "derived param": ('{"prompt": "a", "params": {"stop_words": [[3]]}}', ('"stop_words"', "stop_sequences")),
     "unknown param": ('{"prompt": "a", "params": {"heat": 1}}', ('"heat"', "temperature")),
     "param out of range": ('{"prompt": "a", "params": {"top_p": 1.5}}', ("params: top_p is 1.5", "at most 1")),
     "param of a wrong kind": ('{"prompt": "a", "params": {"temperature": "hot"}}', ("temperature is 'hot'", "0 to")),

@@ -38,7 +38,7 @@ VALUES: list[Any] = [
     2,
     -1,
 ]
-NAMES = sorted(SamplingParams.__dataclass_fields__)
+NAMES = sorted(name for name, field in SamplingParams.__dataclass_fields__.items() if field.init)
 
 
 def unharmed(engine: Engine) -> None:
