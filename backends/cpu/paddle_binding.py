@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import warnings
 from collections.abc import Sequence
@@ -27,8 +28,12 @@ def place() -> Any:
 def empty(shape: Sequence[int], dtype: str) -> Any:
     """An uninitialised tensor in host memory, whatever Paddle's default device is. Raises MemoryError."""
     paddle = _paddle()
-    # The default place of a GPU or XPU build is not the host, so it is named.
-    return paddle.empty(list(shape), dtype=getattr(paddle, dtype), device="cpu")
+    # Whether Paddle builds tensors or a static graph is a property of the thread: it follows the thread that imported
+    # Paddle first, and all others are told "graph".
+    mode = contextlib.nullcontext() if paddle.in_dynamic_mode() else paddle.base.dygraph.guard(paddle.CPUPlace())
+    with mode:
+        # The default place of a GPU or XPU build is not the host, so it is named.
+        return paddle.empty(list(shape), dtype=getattr(paddle, dtype), device="cpu")
 
 
 def empty_cache() -> None:

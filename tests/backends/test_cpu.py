@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from dataclasses import fields
 
 import numpy as np
@@ -134,3 +136,19 @@ def test_a_variable_that_is_no_number_is_refused_by_name(monkeypatch: pytest.Mon
 def test_there_is_one_cpu() -> None:
     with pytest.raises(InvalidArgument, match=r"cpu:1|index 1"):
         accel.open("cpu:1")
+
+
+def test_tensors_can_be_made_on_any_thread_whichever_imported_the_framework_first() -> None:
+    """Paddle's mode belongs to the thread that imported it; the others would build a static graph."""
+    program = (
+        "import threading, accel\n"
+        "device = accel.open('cpu')\n"
+        "made = []\n"
+        "def make(): made.append(device.view(device.empty((3,), 'uint8')).nbytes)\n"
+        "for _ in range(2):\n"
+        "    thread = threading.Thread(target=make); thread.start(); thread.join()\n"
+        "make()\n"
+        "print(made)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
+    assert done.stdout.split("\n")[0] == "[3, 3, 3]", done.stderr
