@@ -352,6 +352,9 @@ class Backend(ABC):
     name: ClassVar[str]
     #: Order in which "auto" asks: higher first, the CPU has 0. A backend below 0 has to be named.
     priority: ClassVar[int]
+    #: Conformance cases that are not run, and cases that are expected to fail: id -> the written reason.
+    conformance_exclusions: ClassVar[Mapping[str, str]] = {}
+    conformance_failures: ClassVar[Mapping[str, str]] = {}
 
     @abstractmethod
     def probe(self) -> Probe:

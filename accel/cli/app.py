@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import accel
-from accel.cli import bench, devices, doctor, generate, ops
+from accel.cli import bench, conformance, devices, doctor, generate, ops
 from accel.cli.help import examples
 
 __all__ = ["app"]
@@ -20,6 +20,7 @@ app = typer.Typer(
         "accel doctor",
         "accel generate --prompt 'The capital of France is'",
         "accel bench decode --model demo",
+        "accel conformance --device cpu",
         after="Exit codes: 0 done, 2 something to correct in what was asked, 1 a fault of ours, 130 interrupted. Every "
         "command takes --json and --help.",
     ),
@@ -46,4 +47,5 @@ app.command("devices", epilog=devices.EPILOG)(devices.devices)
 app.command("doctor", epilog=doctor.EPILOG)(doctor.doctor)
 app.command("ops", epilog=ops.EPILOG)(ops.ops)
 app.command("generate", epilog=generate.EPILOG)(generate.generate)
+app.command("conformance", epilog=conformance.EPILOG)(conformance.conformance)
 app.add_typer(bench.app, name="bench")
