@@ -147,12 +147,12 @@ def test_commands_and_their_options_exist() -> None:
 
 def test_shapes_in_the_docs_are_those_of_help() -> None:
     """docs/cli.md repeats what --help says; the two must not drift apart."""
-    from accel.cli import bench, devices, doctor, generate, ops
+    from accel.cli import bench, conformance, devices, doctor, generate, ops
 
     text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     documented = {name for shape in re.findall(r"`(\{.*\})`", text) for name in re.findall(r'"(\w+)"', shape)}
     helped: set[str] = set()
-    for module in (bench, devices, doctor, generate, ops):
+    for module in (bench, conformance, devices, doctor, generate, ops):
         source = Path(str(module.__file__)).read_text(encoding="utf-8")
         shape = re.search(r"^_SHAPE = .*$|json='.*?'(?:\n\s+'.*?')*,$", source, re.MULTILINE)
         assert shape is not None, module.__name__
