@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from accel.backend import Device
@@ -106,6 +106,11 @@ class KVLayout:
         """`tensor` (of ``memory_shape``) seen in the logical order."""
         order = _MEMORY_ORDER[self.order]
         return device.view(tensor).permute([order.index(i) for i in range(len(order))])
+
+    def canonical(self) -> KVLayout:
+        """The layout of a page's record: the same page on the host, in a file and in a store, whatever the order of the
+        pool. Two pools may exchange records where the fingerprints of these are equal."""
+        return self if self.order == "page_first" else replace(self, order="page_first")
 
     def fingerprint(self) -> str:
         """Hex digest over everything that decides what the bytes of a page mean, and where."""

@@ -179,11 +179,24 @@ class BlockPool:
         Raises:
             InvalidArgument: the lease was released already or is waiting, or `deferred_limit` leases are waiting.
         """
-        if lease.released or id(lease) in self._waiting:
-            raise InvalidArgument("the lease was released already", op="release")
+        self._check_open(lease)
         if after is None or after.query():
             lease.release()
             return
+        self._check_room()
+        self._deferred.append((lease, after))
+        self._waiting.add(id(lease))
+
+    def check_release(self, lease: Lease) -> None:
+        """Raise what ``release(lease, after=event)`` would raise now: for a transfer, before it queues anything."""
+        self._check_open(lease)
+        self._check_room()
+
+    def _check_open(self, lease: Lease) -> None:
+        if lease.released or id(lease) in self._waiting:
+            raise InvalidArgument("the lease was released already", op="release")
+
+    def _check_room(self) -> None:
         if len(self._deferred) >= self._deferred_limit and self.poll() == 0:
             raise InvalidArgument(
                 f"{self._deferred_limit} leases are waiting for their events already",
@@ -191,8 +204,6 @@ class BlockPool:
                 hint="poll() after the transfers have ended, or raise deferred_limit",
                 limit=self._deferred_limit,
             )
-        self._deferred.append((lease, after))
-        self._waiting.add(id(lease))
 
     def poll(self) -> int:
         """Release the deferred leases whose events have completed; returns how many. Never blocks.

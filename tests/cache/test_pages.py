@@ -100,3 +100,11 @@ def test_what_a_device_does_not_hold_is_unsupported_and_names_what_it_does(cpu: 
         KVPool(cpu, replace(LAYOUT, dtype="int8"), 1)
     with pytest.raises(InvalidArgument, match="num_blocks is 0"):
         KVPool(cpu, LAYOUT, 0)
+
+
+def test_the_record_of_a_page_does_not_depend_on_the_order_of_its_pool() -> None:
+    other = replace(LAYOUT, order="layer_first")
+    assert LAYOUT.canonical() is LAYOUT
+    assert other.canonical() == LAYOUT
+    assert other.canonical().fingerprint() == LAYOUT.fingerprint() != other.fingerprint()
+    assert replace(other, dtype="bfloat16").canonical() != LAYOUT

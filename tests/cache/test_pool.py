@@ -347,9 +347,13 @@ def test_the_deferred_list_is_bounded_and_events_complete_in_any_order() -> None
     events = [Event() for _ in leases]
     for lease, event in zip(leases[:2], events, strict=False):
         pool.release(lease, after=event)
-    with pytest.raises(InvalidArgument, match="2 leases are waiting"):
-        pool.release(leases[2], after=events[2])
+    for call in (lambda: pool.release(leases[2], after=events[2]), lambda: pool.check_release(leases[2])):
+        with pytest.raises(InvalidArgument, match="2 leases are waiting"):
+            call()
+    with pytest.raises(InvalidArgument, match="released already"):
+        pool.check_release(leases[0])
     events[1].done = True
+    pool.check_release(leases[2])
     pool.release(leases[2], after=events[2])
     assert [lease.released for lease in leases] == [False, True, False]
     events[2].done = True
