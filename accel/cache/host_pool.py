@@ -21,6 +21,7 @@ Invariant: a slot that a transfer may still touch is not handed out, freed, show
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import heapq
 import mmap
@@ -35,7 +36,7 @@ from accel import _core
 from accel.backend import Device, HostRegistration, Stream, Support
 from accel.cache.pages import KVLayout
 from accel.cache.trailer import TRAILER_BYTES
-from accel.errors import InvalidArgument, OutOfMemory
+from accel.errors import AccelError, InvalidArgument, OutOfMemory
 
 if TYPE_CHECKING:
     from accel._core import Int64Array
@@ -116,7 +117,7 @@ class HostPool:
     Raises:
         InvalidArgument: a number out of range.
         OutOfMemory: the slots do not fit in the memory that is free.
-        AccelError: the registration failed; nothing stays registered.
+        AccelError: the system refuses a memory file, or the device to register it; nothing stays registered.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class HostPool:
         #: Copies must not cross a multiple of this many slots: the border of two registrations.
         self.piece = max(1, registration_bytes // self.slot_bytes)
         self._fingerprint = self.layout.fingerprint()
-        self._fd = _memory_file(self.nbytes)
+        self._fd, mapped = _memory_file(self.nbytes)
         #: Held while states change; a transfer settles under it.
         self.lock = threading.RLock()
         self._states = [_Slot() for _ in range(slots)]
@@ -153,7 +154,7 @@ class HostPool:
         self._allocations = self._frees = self._failures = 0
         self._registrations: list[HostRegistration] = []
         try:
-            self._memory: ByteArray | None = np.frombuffer(mmap.mmap(self._fd, self.nbytes), np.uint8)
+            self._memory: ByteArray | None = np.frombuffer(mapped, np.uint8)
             self._register(self._memory)
         except BaseException:
             self._memory = None
@@ -448,8 +449,8 @@ class HostPool:
             )
 
 
-def _memory_file(nbytes: int) -> int:
-    """A file of `nbytes` without a name, all of it present and of a size that nobody can change."""
+def _memory_file(nbytes: int) -> tuple[int, mmap.mmap]:
+    """A file of `nbytes` without a name, all of it present and of a size that nobody can change; and its mapping."""
     host = _core.host_runtime().open(0, "host")
     try:
         free, total = host.memory()
@@ -457,15 +458,19 @@ def _memory_file(nbytes: int) -> int:
         host.close()
     if nbytes > free:
         raise _too_large(nbytes, free, total)
-    fd = os.memfd_create("accel-host-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    fd = -1
     try:
+        fd = os.memfd_create("accel-host-pool", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         # Present from the start: a page that cannot be had later would be a signal, not an error.
         os.posix_fallocate(fd, 0, nbytes)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        return fd, mmap.mmap(fd, nbytes)
     except OSError as error:
-        os.close(fd)
-        raise _too_large(nbytes, free, total) from error
-    return fd
+        if fd >= 0:
+            os.close(fd)
+        if error.errno in (errno.ENOMEM, errno.ENOSPC, errno.EFBIG):
+            raise _too_large(nbytes, free, total) from error
+        raise AccelError(f"the memory of a host pool cannot be made: {error}", op="host_pool") from error
 
 
 def _too_large(nbytes: int, free: int, total: int) -> OutOfMemory:

@@ -205,7 +205,7 @@ def swap_out(
     after: Event | None = None,
     staging: Staging | None = None,
 ) -> Transfer:
-    """Copy committed pages into slots.
+    """Copy committed pages into slots. To be called where the verbs of `blocks` are: on its owner's thread.
 
     Args:
         pages: stamped ids of blocks, or a SWAP lease on them, which the transfer takes over.

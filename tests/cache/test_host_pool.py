@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import struct
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +20,7 @@ from accel import Device
 from accel.backend import Support
 from accel.cache.host_pool import PAD, HostPool
 from accel.cache.trailer import MAGIC, TRAILER, TRAILER_BYTES, VERSION
-from accel.errors import DeviceLost, InvalidArgument, OutOfMemory
+from accel.errors import AccelError, DeviceLost, InvalidArgument, OutOfMemory
 
 
 @pytest.fixture
@@ -144,6 +146,53 @@ def test_more_than_the_memory_that_is_free_is_refused_before_it_is_taken(cpu: De
     with pytest.raises(OutOfMemory, match="use fewer slots") as raised:
         HostPool(cpu, LAYOUT, 2**28)
     assert raised.value.values["requested"] == 2**28 * PAD
+
+
+@pytest.mark.parametrize(
+    ("call", "number", "kind"),
+    [
+        ("posix_fallocate", errno.ENOSPC, OutOfMemory),
+        ("posix_fallocate", errno.ENOMEM, OutOfMemory),
+        ("memfd_create", errno.EMFILE, AccelError),
+    ],
+)
+def test_what_the_system_refuses_is_a_typed_error_and_leaves_no_file(
+    call: str, number: int, kind: type[AccelError], cpu: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_args: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    files = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(AccelError) as raised:
+        HostPool(cpu, LAYOUT, 2)
+    assert type(raised.value) is kind
+    assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_threads_never_get_the_same_slot(pool: HostPool) -> None:
+    errors: list[str] = []
+    start = threading.Barrier(4)
+
+    def work(mine: int) -> None:
+        start.wait(30)
+        for _ in range(200):
+            slots = pool.allocate(1)
+            if slots is None:
+                continue
+            pool.payload(int(slots[0]))[...] = mine
+            pool.mark_full(slots)
+            if not (pool.payload(int(slots[0])) == mine).all():
+                errors.append(f"slot {slots[0]} has two owners")
+            pool.free(slots)
+
+    threads = [threading.Thread(target=work, args=(mine,)) for mine in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    stats = pool.stats()
+    assert (errors, stats.free, stats.allocations) == ([], 4, stats.frees)
 
 
 def test_large_memory_is_registered_in_pieces_and_a_failed_piece_takes_the_others_back(cpu: Device) -> None:
