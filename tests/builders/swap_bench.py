@@ -24,10 +24,18 @@ DENSE = KVLayout(layers=4, kv_heads=2, head_dim=16, block_size=4)
 SOON = 30.0
 
 
-class FaultyDevice:
-    """`device`, whose n-th call (from 0) of one of `broken` raises DeviceLost; `changes` replace capabilities."""
+def fail_late() -> None:
+    raise ValueError("made to fail on the stream")
 
-    def __init__(self, device: Device, broken: Sequence[str] = (), nth: int = 0, **changes: Any) -> None:
+
+class FaultyDevice:
+    """`device`, whose n-th call (from 0) of one of `broken` raises DeviceLost, or with `late` is taken and fails on its
+    stream; `changes` replace capabilities."""
+
+    def __init__(
+        self, device: Device, broken: Sequence[str] = (), nth: int = 0, late: bool = False, **changes: Any
+    ) -> None:
+        self._late = late
         self._device = device
         self._broken = broken
         self._left = nth
@@ -45,6 +53,9 @@ class FaultyDevice:
 
         def counted(*args: Any) -> Any:
             self._left -= 1
+            if self._left < 0 and self._late:
+                next(arg for arg in args if isinstance(arg, Stream)).host_call(fail_late)
+                return None
             if self._left < 0:
                 raise DeviceLost(f"{name} was made to fail", op=name)
             return call(*args)

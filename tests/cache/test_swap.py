@@ -583,15 +583,59 @@ def test_a_transfer_that_was_queued_before_the_reset_is_skipped_and_needs_no_oth
     settled(bench)
 
 
-@pytest.mark.parametrize(
-    ("order", "broken", "nth", "staging"),
-    [
-        ("page_first", "copy_batch", 0, 0),
-        ("layer_first", "pages_gather", 0, 0),
-        ("layer_first", "pages_gather", 2, 0),
-        ("layer_first", "copy_batch", 1, 2),
-    ],
-)
+#: Order of the pool, the call that fails, its number from 0, pages of staging.
+NTH = [
+    ("page_first", "copy_batch", 0, 0),
+    ("layer_first", "pages_gather", 0, 0),
+    ("layer_first", "pages_gather", 2, 0),
+    ("layer_first", "copy_batch", 1, 2),
+]
+
+
+@pytest.mark.parametrize(("order", "broken", "nth", "staging"), NTH)
+def test_the_nth_copy_that_fails_on_the_device_fails_its_transfer_and_no_other(
+    order: str, broken: str, nth: int, staging: int, device: Device
+) -> None:
+    # q = [copies, event1!, some copies, fail, the others, event2!]     q2 = [copies, event3!]
+    faulty = FaultyDevice(device)
+    bench = Bench(faulty, replace(LAYOUT, order=order), staging=staging)
+    _, ids = bench.committed(6)
+    slots = bench.take(6)
+    good = bench.out(ids[:1], slots[:1])
+    bench.device = FaultyDevice(device, [broken], nth, late=True)
+    bad = bench.out(ids[1:5], slots[1:5])
+    bench.device = faulty
+    beside = bench.out(ids[5:], slots[5:], stream=device.stream())
+    good.wait(SOON)
+    beside.wait(SOON)
+    with pytest.raises(AsyncFailure, match="4 pages failed") as raised:
+        bad.wait(SOON)
+    assert "made to fail on the stream" in str(raised.value.__cause__)
+    stats = bench.host.stats()
+    assert (stats.full, stats.unusable, stats.failures) == (2, 4, 1)
+    bench.host.reset(bench.stream)
+    assert bench.host.stats().empty == 4
+    settled(bench)
+
+
+def test_a_transfer_fails_also_when_somebody_else_took_the_error_of_the_stream(bench: Bench) -> None:
+    # q = [fail, e!, gate, copies, event!]
+    _, ids = bench.committed(1)
+    failed = bench.device.event()
+    bench.stream.host_call(boom)
+    failed.record(bench.stream)
+    gate = bench.stream.gate()
+    out = bench.out(ids, bench.take(1))
+    failed.synchronize(SOON)
+    with pytest.raises(AsyncFailure, match="boom"):
+        bench.stream.query()
+    gate.open()
+    with pytest.raises(AsyncFailure, match="1 pages failed") as raised:
+        out.wait(SOON)
+    assert raised.value.__cause__ is None
+
+
+@pytest.mark.parametrize(("order", "broken", "nth", "staging"), NTH)
 def test_a_device_that_fails_while_the_nth_copy_is_queued_releases_nothing_early(
     order: str, broken: str, nth: int, staging: int, device: Device
 ) -> None:
