@@ -413,11 +413,12 @@ class _Queue:
         """One batch between `pages`, dense on the device, and slots."""
         size, stride = self._host.page_bytes, self._host.slot_bytes
         whole = runs if self._host.dense else _single(runs)
+        memory = self._device.view(self._host.memory)  # read once, not once a copy
         here = [(run.block * size, run.slot * stride, run.count * size) for run in whole]
         if self._outs:
-            copies = [CopyRun(self._host.memory, slot, pages, page, nbytes) for page, slot, nbytes in here]
+            copies = [CopyRun(memory, slot, pages, page, nbytes) for page, slot, nbytes in here]
         else:
-            copies = [CopyRun(pages, page, self._host.memory, slot, nbytes) for page, slot, nbytes in here]
+            copies = [CopyRun(pages, page, memory, slot, nbytes) for page, slot, nbytes in here]
         self.call(self._device.copy_batch, copies, self._stream)
         self.copies += len(copies)
 
