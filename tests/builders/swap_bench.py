@@ -185,3 +185,12 @@ class Bench:
 
 def index(ids: Any) -> list[int]:
     return [int(value) & (1 << 32) - 1 for value in ids]
+
+
+def settled(bench: Bench) -> None:
+    """Counters that must be zero when nothing runs."""
+    bench.blocks.poll()
+    stats, host = bench.blocks.stats(), bench.host.stats()
+    assert (stats.leases, bench.blocks.deferred, stats.abandoned_leases) == (0, 0, 0)
+    assert (host.transfers, host.reading, host.writing, host.unusable) == (0, 0, 0, 0)
+    assert host.free + host.empty + host.full + host.unusable == host.slots
