@@ -58,6 +58,7 @@ SECTIONS: Final[tuple[Section, ...]] = (
     Section("capabilities", "each claim, both ways", 8, rung=False),
     Section("ops", "every op against its reference", 400),
     Section("layout", "KV pages in both orders", 2),
+    Section("swap", "KV pages between device and host", 4),
     Section("end", "threads, closing, leaks", 3, rung=False),
     Section("support", "the table of implementations", 2, rung=False),
 )
