@@ -56,6 +56,11 @@ def test_it_generates_from_the_command_line_what_the_cpu_does(site: Path, model:
     assert toy["token_ids"] == cpu.token_ids
 
 
+def test_it_conforms(site: Path) -> None:
+    report = json.loads(_accel(site, "conformance", "--device", "toy", "--json"))
+    assert report["passed"], [case for part in report["sections"] for case in part["cases"] if case["message"]]
+
+
 def test_its_logits_are_the_cpus_up_to_its_own_op(model: Path) -> None:
     ids = list(range(3, 30))
     with registry.registered(accel_toy.ToyBackend), accel.Engine(str(model), "toy", num_blocks=8) as engine:

@@ -10,18 +10,26 @@ import numpy as np
 import accel
 from accel import _core
 from accel.backend import Backend, DeviceInfo, LogicalId, PhysicalId, Probe, ProbeState, Stream, Weight
+from accel.errors import InvalidArgument
 from accel.ops.table import Implementation, Kind, OpTable
 from accel.runtime_device import RuntimeDevice
 
 INFO = DeviceInfo("Toy 1", "Toys Ltd", LogicalId(0), PhysicalId("toy-0"))
 
 
+def _array(tensor: Any) -> Any:
+    """A tensor (of the framework, NumPy, or a view) as the array whose memory it is."""
+    return _core.view(tensor).numpy()
+
+
 def silu_and_mul(stream: Stream, out: Any, x: Any) -> None:
     """An op of our own. Work that is Python goes into the stream as a host_call, so that it keeps its turn."""
+    target, source = _array(out), _array(x)
 
     def run() -> None:
-        gate, up = np.split(x.numpy(), 2, axis=-1)
-        out.numpy()[...] = gate / (1 + np.exp(-gate)) * up
+        gate, up = np.split(source, 2, axis=-1)
+        with np.errstate(over="ignore", invalid="ignore"):
+            target[...] = gate / (1 + np.exp(-gate)) * up
 
     stream.host_call(run)
 
@@ -70,4 +78,8 @@ class ToyBackend(Backend):
         return Probe(ProbeState.AVAILABLE, "a toy is always there", devices=(INFO,))
 
     def open(self, index: LogicalId = LogicalId(0), **options: Any) -> ToyDevice:
+        if index != 0:
+            raise InvalidArgument(f"there is no toy:{index}; there is one toy, toy:0")
+        if options:
+            raise InvalidArgument(f"unknown options: {', '.join(options)}; a toy has none")
         return ToyDevice()
