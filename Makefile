@@ -22,7 +22,7 @@ say = @printf '==> %s\n'
 .PHONY: help setup demo demo-model test lint format typecheck cross emulate sanitize wheel clean distclean
 
 # A stamp without the modules it stands for (git clean, another checkout of the same .venv) is worth nothing.
-ifeq ($(and $(wildcard accel/_core*.so),$(wildcard backends/cpu/_native*.so)),)
+ifeq ($(and $(wildcard accel/_core*.so),$(wildcard backends/cpu/_native*.so),$(wildcard backends/sim/_native*.so)),)
 $(shell rm -f $(STAMPS)/accel)
 endif
 
@@ -34,7 +34,7 @@ help:
 	  '  make lint    ruff, mypy, clang-format: report      make format  the same: repair' \
 	  '  make cross   compile the C++ for aarch64, and with clang++ and g++, warnings as errors' \
 	  '  make emulate run the CPU kernels on emulated machines (no AVX; AArch64) and compare every bit' \
-	  '  make sanitize  the host runtime and the block pool under the thread, address and undefined-behaviour sanitizers' \
+	  '  make sanitize  the host runtime, the simulated device and the block pool under the thread, address and undefined-behaviour sanitizers' \
 	  '  make wheel   sdist and wheel in dist/' \
 	  '  make clean   what was built                        make distclean  and .venv' '' \
 	  'Settings: PYTHON=python3.12  VENV=path  PROMPT="…"  PYTEST_ARGS="tests/ops -x".  More: docs/development.md'

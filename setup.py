@@ -2,7 +2,7 @@
 
 Metadata lives in pyproject.toml. Settings of the build (environment):
 
-ACCEL_TARGETS   backends to build native modules for, separated by ';' (default "cpu")
+ACCEL_TARGETS   backends to build native modules for, separated by ';' (default "cpu;sim")
 CXX             the C++ compiler (g++ 9 or newer, or clang++)
 CMAKE_ARGS      further arguments for CMake
 """
@@ -21,7 +21,7 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 #: Folder at the top of the repository → the package it is imported as.
 MAPPED = {"backends": "accel.backends", "storage": "accel.storage"}
-TARGETS = os.environ.get("ACCEL_TARGETS", "cpu")
+TARGETS = os.environ.get("ACCEL_TARGETS", "cpu;sim")
 
 
 def generator() -> list[str]:

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the host runtime and the block pool under the thread sanitizer, then under the address sanitizer. CXX names another
-# compiler; arguments choose programs (runtime_stress, pool_stress).
+# Runs the host runtime, the simulated device and the block pool under the thread sanitizer, then under the address sanitizer. CXX names another
+# compiler; arguments choose programs (runtime_stress, sim_stress, pool_stress).
 set -eu
 cd "$(dirname "$0")/.."
 out=build/sanitizers
@@ -8,6 +8,7 @@ mkdir -p "$out"
 sources() {
   case $1 in
     runtime_stress) echo csrc/runtime/host.cc csrc/runtime/host_memory.cc csrc/runtime/host_stream.cc ;;
+    sim_stress) echo csrc/sim/*.cc ;;
     pool_stress)
       for file in csrc/core/*.cc; do
         case $file in *_x86.cc) ;; *) echo "$file" ;; esac
@@ -15,7 +16,7 @@ sources() {
     *) printf 'sanitize.sh: no program is called %s\n' "$1" >&2; exit 2 ;;
   esac
 }
-for program in ${*:-runtime_stress pool_stress}; do
+for program in ${*:-runtime_stress sim_stress pool_stress}; do
   files=$(sources "$program")
   for kind in thread address,undefined; do
     binary=$out/${program}_$(printf %s "$kind" | tr , _)

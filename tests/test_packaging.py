@@ -56,7 +56,8 @@ def test_every_folder_with_modules_is_a_package() -> None:
 
 def test_native_modules_are_named_where_they_are_imported(setup_arguments: dict[str, Any]) -> None:
     extensions: list[Extension] = setup_arguments["ext_modules"]
-    assert [extension.name for extension in extensions] == ["accel._core", "accel.backends.cpu._native"]
+    names = ["accel._core", "accel.backends.cpu._native", "accel.backends.sim._native"]
+    assert [extension.name for extension in extensions] == names
 
 
 def _sdist_files(monkeypatch: pytest.MonkeyPatch, arguments: dict[str, Any]) -> set[str]:

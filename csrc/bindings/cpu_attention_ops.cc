@@ -23,6 +23,7 @@ void add_pages(Accesses& accesses, const cpu::KvLayer& kv, int64_t size, const s
 // Two tokens in one slot would race. Slots mostly rise, since the tokens of a request follow each other; only others are
 // sorted.
 void refuse_repeated_slots(const OpArgs& args, const int64_t* slot, int64_t tokens) {
+  if (!args.sees_values()) return;
   if (std::is_sorted(slot, slot + tokens, std::less_equal<int64_t>()) || tokens < 2) return;
   std::vector<int64_t> sorted(slot, slot + tokens);
   std::sort(sorted.begin(), sorted.end());
@@ -49,7 +50,7 @@ void write_kv(CpuOps& ops, StreamHandle& stream, py::handle kv_object, py::handl
   args.contiguous(slots, "slot_mapping");
   const int64_t tokens = k.shape[0];
   const auto* slot = slots.as<int64_t>();
-  for (int64_t i = 0; i < tokens; ++i) {
+  for (int64_t i = 0; args.sees_values() && i < tokens; ++i) {
     if (slot[i] >= kv.blocks * kv.block_size) {
       args.fail("slot_mapping[" + std::to_string(i) + "] is " + std::to_string(slot[i]) + "; kv has " +
                 std::to_string(kv.blocks * kv.block_size) + " slots");
@@ -87,6 +88,7 @@ VisibleBlocks visible_blocks(const cpu::AttentionArgs& a, int64_t r) {
 }
 
 void check_requests(const OpArgs& args, const cpu::AttentionArgs& a, int64_t tokens) {
+  if (!args.sees_values()) return;
   if (a.query_start[0] != 0 || a.query_start[a.requests] != tokens) {
     args.fail("query_start runs from " + std::to_string(a.query_start[0]) + " to " + std::to_string(a.query_start[a.requests]) +
               "; it must run from 0 to the " + std::to_string(tokens) + " tokens of q");

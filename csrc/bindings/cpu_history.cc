@@ -16,7 +16,7 @@ HistoryIn::HistoryIn(const OpArgs& args, py::handle history, py::handle slots, c
   if (!has_prompt_lens_) return;
   prompt_lens_ = vector_in(args, *prompt_lens, "prompt_lens", kInt32, rows, what);
   const auto* prompt = prompt_lens_.as<int32_t>();
-  for (int64_t r = 0; r < rows; ++r) {
+  for (int64_t r = 0; args.sees_values() && r < rows; ++r) {
     if (prompt[r] < 0 || prompt[r] > length[r]) {
       args.fail("prompt_lens[" + std::to_string(r) + "] is " + std::to_string(prompt[r]) + "; it must be 0 to lengths[" +
                 std::to_string(r) + "], which is " + std::to_string(length[r]));
@@ -40,6 +40,7 @@ void check_offsets(const OpArgs& args, const Tensor& start, const char* name, in
   const auto* offset = start.as<int32_t>();
   const int64_t last = start.shape[0] - 1;
   if (last < 0) args.fail(std::string(name) + " is empty; it must have an entry more than there are lists");
+  if (!args.sees_values()) return;
   for (int64_t i = 0; i < last; ++i) {
     if (int64_t{offset[i + 1]} - offset[i] < least) {
       args.fail(std::string(name) + "[" + std::to_string(i + 1) + "] is " + std::to_string(offset[i + 1]) + " after " +

@@ -33,6 +33,7 @@ void argmax(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle
 }
 
 void check_sampling(const OpArgs& args, const cpu::SampleArgs& a) {
+  if (!args.sees_values()) return;
   for (int64_t i = 0; i < a.rows; ++i) {
     const std::string at = "[" + std::to_string(i) + "] is ";
     if (!(a.temperature[i] >= 0) || a.temperature[i] > 3e38f) {
@@ -73,6 +74,7 @@ void sample(CpuOps& ops, StreamHandle& stream, py::handle out_object, py::handle
 }
 
 void check_penalties(const OpArgs& args, const cpu::PenaltyArgs& a) {
+  if (!args.sees_values()) return;
   for (int64_t r = 0; r < a.rows; ++r) {
     const std::string at = "[" + std::to_string(r) + "] is ";
     if (!(a.repetition[r] > 0) || !std::isfinite(a.repetition[r])) {
@@ -131,7 +133,7 @@ void logit_bias(CpuOps&, StreamHandle& stream, py::handle logits_object, py::han
   const Tensor value = vector_in(args, values, "values", kFloat32, count, "number of tokens");
   check_offsets(args, start, "row_start", count, "tokens", 0);
   args.range(token.as<int32_t>(), count, "tokens", 0, logits.shape[1], "the vocabulary of logits");
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; args.sees_values() && i < count; ++i) {
     if (!(value.as<float>()[i] < HUGE_VALF)) {
       args.fail("values[" + std::to_string(i) + "] is " + std::to_string(value.as<float>()[i]) +
                 "; it must be finite, or minus infinity to ban the token");

@@ -41,9 +41,11 @@ cpu::ConstRows const_rows(const OpArgs& args, const Tensor& t, const char* name)
 Tensor vector_in(const OpArgs& args, py::handle object, const char* name, DataType type, int64_t length, const char* what);
 Tensor vector_out(const OpArgs& args, py::handle object, const char* name, DataType type, int64_t length, const char* what);
 
+std::unique_ptr<Packed> wrap_packed(const py::object& storage, const std::string& format, int64_t n, int64_t k);
 const Packed& packed(const OpArgs& args, py::handle object, const char* name);
 
 using OpsClass = py::class_<CpuOps>;
+void bind_ops(py::module_& module);      // all of them, and the weights; the classes are local to the module
 void bind_compute_ops(OpsClass& cls);    // cpu_compute_ops.cc: norm, rotary, activation, linear, embedding, gather_rows
 void bind_attention_ops(OpsClass& cls);  // cpu_attention_ops.cc: write_kv, attention
 void bind_logits_ops(OpsClass& cls);     // cpu_logits_ops.cc: rules on logits, sampling, log probabilities

@@ -78,7 +78,9 @@ size_t packed_bytes(const std::string& format_text, int64_t n, int64_t k) {
   return cpu::packed_bytes(format, n, k);
 }
 
-std::unique_ptr<Packed> wrap(const py::object& storage, const std::string& format, int64_t n, int64_t k) {
+}  // namespace
+
+std::unique_ptr<Packed> wrap_packed(const py::object& storage, const std::string& format, int64_t n, int64_t k) {
   const OpArgs args(kOp);
   const Tensor t = args.out(storage, "storage", {kUInt8}, 1, 1);
   const size_t bytes = packed_bytes(format, n, k);
@@ -87,6 +89,8 @@ std::unique_ptr<Packed> wrap(const py::object& storage, const std::string& forma
   return std::unique_ptr<Packed>(
       new Packed{{parse_format(format), n, k, t.data}, bytes, storage, std::make_shared<std::mutex>()});
 }
+
+namespace {
 
 // Rows [count, row_bytes] of uint8 as output features targets[i], or first + i.
 void pack_rows(Packed& p, const std::string& encoding_text, py::handle rows_object,
@@ -124,7 +128,7 @@ void pack_rows(Packed& p, const std::string& encoding_text, py::handle rows_obje
 }  // namespace
 
 void bind_packing(py::module_& module) {
-  py::class_<Packed>(module, "PackedWeight", "A weight [out, in] in the CPU's packed form.")
+  py::class_<Packed>(module, "PackedWeight", "A weight [out, in] in the CPU's packed form.", py::module_local())
       .def_property_readonly("shape", [](const Packed& p) { return py::make_tuple(p.weight.n, p.weight.k); })
       .def_property_readonly("format", [](const Packed& p) { return format_name(p.weight.format); })
       .def_property_readonly("nbytes", [](const Packed& p) { return p.bytes; })
@@ -132,7 +136,7 @@ void bind_packing(py::module_& module) {
            "Place rows (uint8 [count, row_bytes] of `encoding`) as output features `targets[i]` (int64), or first + i.");
   module.def("packed_bytes", &packed_bytes, py::arg("format"), py::arg("n"), py::arg("k"),
              "Bytes of a packed weight [n, k], padding included.");
-  module.def("wrap_packed", &wrap, py::arg("storage"), py::arg("format"), py::arg("n"), py::arg("k"),
+  module.def("wrap_packed", &wrap_packed, py::arg("storage"), py::arg("format"), py::arg("n"), py::arg("k"),
              "A PackedWeight over `storage` (uint8, packed_bytes long), which must have been zeroed.");
 }
 

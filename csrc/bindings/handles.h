@@ -19,6 +19,7 @@
 #include "accel/error.h"
 #include "accel/runtime.h"
 #include "gil.h"
+#include "op_phase.h"
 
 namespace accel::py_bindings {
 
@@ -114,6 +115,13 @@ struct GateHandle {
 // on the stack; elsewhere it is moved to the heap and released after it ran.
 template <typename Body>
 void launch(StreamHandle& handle, const char* op, const AccelAccess* accesses, size_t num_accesses, Body&& body) {
+  if (g_op.phase == OpPhase::kCheck) return;
+  if (g_op.phase == OpPhase::kRun) {  // the launch is the work that runs now
+    const GilRelease running;
+    g_op.note(accesses, num_accesses);
+    body();
+    return;
+  }
   // A closure and how it failed. Nothing may be thrown through the C table, so a failure is carried round it: to the caller
   // where the work ran inline, into the stream's error where it was queued.
   struct Work {
@@ -156,7 +164,7 @@ void launch(StreamHandle& handle, const char* op, const AccelAccess* accesses, s
 // were checked, so such ops take the compute stream; ops that may be queued copy what they index by.
 template <typename Body>
 void launch_compute(StreamHandle& handle, const char* op, const AccelAccess* accesses, size_t num_accesses, Body&& body) {
-  if (!handle.runs_inline) {
+  if (handle.owned) {
     throw Error(ErrorKind::kInvalidArgument,
                 "the stream is one for copies; this op computes, so it takes Device.current_stream()", op);
   }

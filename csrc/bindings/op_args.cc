@@ -51,9 +51,8 @@ bool same_elements(const Tensor& a, const Tensor& b) {
 
 Tensor OpArgs::in(py::handle object, const char* name, std::initializer_list<DataType> types, int min_dims,
                   int max_dims) const {
-  const Tensor t = read_tensor(object, op_, name);
-  if (t.device_type != kHostDevice)
-    fail(std::string(name) + " is on a device of DLPack type " + std::to_string(t.device_type) + ", not in host memory");
+  Tensor t = read_tensor(object, op_, name);
+  locate(t, name);
   if (std::find(types.begin(), types.end(), t.dtype) == types.end()) {
     fail(std::string(name) + " is " + dtype_name(t.dtype) + "; it must be " + type_list(types));
   }
@@ -62,6 +61,38 @@ Tensor OpArgs::in(py::handle object, const char* name, std::initializer_list<Dat
         min_dims == max_dims ? std::to_string(min_dims) : std::to_string(min_dims) + " to " + std::to_string(max_dims);
     fail(std::string(name) + " has shape " + t.shape_text() + "; it must have " + limit + " dimensions");
   }
+  return t;
+}
+
+// Makes `t` what this phase may use, or refuses where it lies.
+void OpArgs::locate(Tensor& t, const char* name) const {
+  if (g_op.phase == OpPhase::kDirect) {
+    if (t.device_type != kHostDevice)
+      fail(std::string(name) + " is on a device of DLPack type " + std::to_string(t.device_type) + ", not in host memory");
+    return;
+  }
+  if (t.device_type == kHostDevice)
+    fail(std::string(name) + " is in host memory; the op takes tensors of its device (Device.empty, Device.copy)");
+  if (t.numel() == 0) return;
+  const auto [begin, end] = range_of(t);
+  void* usable = nullptr;
+  if (g_op.runtime->work_address(g_op.device, begin, static_cast<size_t>(end - begin), &usable) != ACCEL_OK)
+    fail(std::string(name) + " " + g_op.runtime->last_error());
+  if (usable == begin) fail(std::string(name) + " is not in the memory of this device");
+  if (g_op.phase == OpPhase::kRun) t.data = static_cast<std::byte*>(usable) + (t.data - begin);
+}
+
+// Host memory or the device's, for ids that go into a launch by value. Null data: they cannot be looked at yet.
+Tensor OpArgs::ids(py::handle object, const char* name) const {
+  Tensor t = read_tensor(object, op_, name);
+  if (t.device_type != kHostDevice || g_op.phase == OpPhase::kDirect) {
+    t = in(object, name, {kInt32}, 1, 1);
+    if (!sees_values()) t.data = nullptr;
+  } else if (t.dtype != kInt32 || t.ndim != 1) {
+    fail(std::string(name) + " is " + dtype_name(t.dtype) + " of shape " + t.shape_text() +
+         "; it must be int32 of one dimension");
+  }
+  contiguous(t, name);
   return t;
 }
 

@@ -14,6 +14,7 @@
 #include "accel/error.h"
 #include "accel/runtime.h"
 #include "accel/tensor.h"
+#include "op_phase.h"
 #include "view.h"
 
 namespace accel::py_bindings {
@@ -30,16 +31,23 @@ class OpArgs {
   Tensor in(py::handle object, const char* name, std::initializer_list<DataType> types, int min_dims, int max_dims) const;
   Tensor out(py::handle object, const char* name, std::initializer_list<DataType> types, int min_dims, int max_dims) const;
 
+  // A vector of int32 that the op copies at once, so that it may lie in host memory on any device; `data` is null where it
+  // lies on the device and cannot be looked at yet.
+  Tensor ids(py::handle object, const char* name) const;
+
   // Dimension `dim` of `t` must be `wanted`, which is called `what` in the message.
   void dim(const Tensor& t, const char* name, int dim, int64_t wanted, const char* what) const;
   void at_most(int64_t value, const char* what, int64_t limit) const {
     if (value > limit) fail(std::string(what) + " is " + std::to_string(value) + "; the limit is " + std::to_string(limit));
   }
   void contiguous(const Tensor& t, const char* name) const;
+  // Whether the elements of tensors can be looked at: not while an op is being queued on a device of its own memory.
+  bool sees_values() const { return g_op.phase != OpPhase::kCheck; }
   void last_contiguous(const Tensor& t, const char* name) const;
   // All of `values[0..count)` must lie in [low, high).
   template <typename T>
   void range(const T* values, int64_t count, const char* name, int64_t low, int64_t high, const char* limit) const {
+    if (!sees_values()) return;
     for (int64_t i = 0; i < count; ++i) {
       if (values[i] < low || values[i] >= high) {
         fail(std::string(name) + "[" + std::to_string(i) + "] is " + std::to_string(values[i]) + "; " + limit + " is [" +
@@ -50,6 +58,7 @@ class OpArgs {
   [[noreturn]] void fail(const std::string& message) const { throw Error(ErrorKind::kInvalidArgument, message, op_); }
 
  private:
+  void locate(Tensor& t, const char* name) const;
   const char* op_;
 };
 
@@ -61,7 +70,7 @@ class Accesses {
   enum class Alias { kNone, kSameElements };
 
   Accesses(const OpArgs& args, const AccelRuntime* runtime, Alias alias = Alias::kNone)
-      : args_(args), alias_(alias), wanted_(runtime->tracks_accesses != 0) {}
+      : args_(args), alias_(alias), wanted_(runtime->tracks_accesses != 0 && args.sees_values()) {}
   bool wanted() const { return wanted_; }
   // The whole of `t`. Throws InvalidArgument when it overlaps an argument added before and either is written.
   void add(const char* name, const Tensor& t, AccelAccessMode mode);

@@ -11,7 +11,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <new>
 #include <set>
 #include <thread>
@@ -73,9 +76,29 @@ const char* empty_slot(const AccelRuntime& t) {
   }
   // Optional slots that only make sense together.
   if (!t.host_register != !t.host_unregister) return t.host_register ? "host_unregister" : "host_register";
+  if (!t.device_stop != !t.device_ended) return t.device_stop ? "device_ended" : "device_stop";
   if (t.stream_gate && !t.gate_open) return "gate_open";
   if (t.stream_gate && !t.gate_destroy) return "gate_destroy";
   return nullptr;
+}
+
+// Bytes of the table of each minor version, from 1.0 on.
+constexpr size_t kTableSizes[] = {offsetof(AccelRuntime, work_address), sizeof(AccelRuntime)};
+static_assert(sizeof(kTableSizes) / sizeof(kTableSizes[0]) == ACCEL_RUNTIME_ABI_MINOR + 1, "a minor version has no size");
+
+// The table with every slot of this version: slots that an earlier one lacks are null. The same object for the same table,
+// because tables are compared by address.
+const AccelRuntime* completed(const AccelRuntime* table) {
+  if (table->struct_size >= sizeof(AccelRuntime)) return table;
+  static std::mutex mutex;
+  static std::map<const AccelRuntime*, std::unique_ptr<AccelRuntime>> made;
+  const std::lock_guard<std::mutex> lock(mutex);
+  auto& whole = made[table];
+  if (!whole) {
+    whole = std::make_unique<AccelRuntime>();
+    std::memcpy(whole.get(), table, table->struct_size);
+  }
+  return whole.get();
 }
 
 // Refuses a table that this build cannot call.
@@ -88,11 +111,11 @@ Runtime checked(const AccelRuntime* table, const std::string& origin) {
   }
   const std::string ours = std::to_string(ACCEL_RUNTIME_ABI_MAJOR) + "." + std::to_string(ACCEL_RUNTIME_ABI_MINOR);
   const std::string theirs = std::to_string(table->abi_major) + "." + std::to_string(table->abi_minor);
-  // Minor 0 is the smallest table there is; a later minor of ours would list the size of each earlier one here.
-  const bool size_fits = table->struct_size >= sizeof(AccelRuntime);
+  const bool size_fits = table->struct_size >= kTableSizes[std::min<uint32_t>(table->abi_minor, ACCEL_RUNTIME_ABI_MINOR)];
   if (table->abi_major == ACCEL_RUNTIME_ABI_MAJOR && size_fits) {
-    const char* const slot = empty_slot(*table);
-    if (!slot) return Runtime{table};
+    const AccelRuntime* const whole = completed(table);
+    const char* const slot = empty_slot(*whole);
+    if (!slot) return Runtime{whole};
     throw Error(ErrorKind::kAbiMismatch,
                 "the runtime table of " + origin + " leaves the slot " + slot + " empty, which is not optional", "",
                 "fill it, see accel/runtime.h");
@@ -251,7 +274,7 @@ void close_now(DeviceState& d, double seconds) {
   constexpr std::chrono::milliseconds kSlice{50};
   const Clock::time_point limit =
       Clock::now() + std::chrono::nanoseconds(std::min<int64_t>(nanoseconds(seconds), int64_t{1} << 55));
-  const bool hosted = d.runtime->device_close == host::runtime()->device_close;  // its own table, or one made from it
+  const bool stops = d.runtime->device_stop != nullptr;  // else device_close alone, however long it takes
   const auto past_limit = [&] {
     if (PyGILState_GetThisThreadState() && !python_finalizing()) {
       const GilAcquire gil;
@@ -270,7 +293,7 @@ void close_now(DeviceState& d, double seconds) {
     std::unique_lock<std::shared_mutex> drained(d.closing, std::defer_lock);
     {
       std::shared_lock<std::shared_mutex> beside(d.closing, std::try_to_lock);
-      if (beside && d.device && hosted) host::begin_close(d.device);
+      if (beside && d.device && stops) d.runtime->device_stop(d.device);
       if (beside && !d.device) return;  // closed, or another thread closes it
     }
     const Clock::time_point slice = Clock::now() + kSlice;
@@ -282,11 +305,15 @@ void close_now(DeviceState& d, double seconds) {
     if (late) throw timeout("a call from another thread");
   }
   if (!device) return;
-  if (hosted) {
+  if (stops) {
     try {
-      host::begin_close(device);  // also the streams that were made meanwhile
-      for (std::string op; !host::ended(device, std::min(limit, Clock::now() + kSlice), &op);) {
-        if (past_limit()) throw timeout(op + " on a stream");
+      d.runtime->device_stop(device);  // also the streams that were made meanwhile
+      const auto slice = [&] {
+        const auto left = std::chrono::duration_cast<std::chrono::nanoseconds>(limit - Clock::now());
+        return std::clamp<int64_t>(left.count(), 0, std::chrono::nanoseconds(kSlice).count());
+      };
+      for (const char* op = ""; !d.runtime->device_ended(device, slice(), &op);) {
+        if (past_limit()) throw timeout(std::string(op) + " on a stream");
       }
     } catch (...) {
       put_back(d, device);

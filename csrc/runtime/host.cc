@@ -334,6 +334,15 @@ AccelStatus launch(AccelStream* stream, const AccelLaunch* launch) {
 
 int32_t stream_is_inline(AccelStream* stream) { return stream->is_inline() ? 1 : 0; }
 
+void device_stop(AccelDevice* device) { begin_close(device); }
+
+int32_t device_ended(AccelDevice* device, int64_t timeout_ns, const char** op) {
+  thread_local std::string running;
+  if (ended(device, limit_after(timeout_ns), &running)) return 1;
+  *op = running.c_str();
+  return 0;
+}
+
 const AccelRuntime kRuntime = {
     sizeof(AccelRuntime),
     ACCEL_RUNTIME_ABI_MAJOR,
@@ -371,6 +380,9 @@ const AccelRuntime kRuntime = {
     fill,
     launch,
     stream_is_inline,
+    nullptr,  // work_address: every address is its own
+    device_stop,
+    device_ended,
 };
 
 }  // namespace

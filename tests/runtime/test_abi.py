@@ -77,14 +77,14 @@ def capsule(made: Table, name: bytes = CAPSULE) -> Any:
 
 def test_the_headers_layout_is_understood() -> None:
     assert slots()[:5] == ["struct_size", "abi_major", "abi_minor", "name", "build_tag"]
-    assert slots()[-1] == "stream_is_inline"
+    assert slots()[-4:] == ["stream_is_inline", "work_address", "device_stop", "device_ended"]
     assert {"memory_info", "stream_gate", "event_elapsed"} <= optional_slots()
 
 
 def test_the_host_table() -> None:
     runtime = _core.host_runtime()
     assert runtime.name == "host"
-    assert runtime.abi == (1, 0)
+    assert runtime.abi == (1, 1)
     assert f"runtime ABI {runtime.abi[0]}.{runtime.abi[1]}" in runtime.build_tag
     assert runtime.device_count() == 1
     with pytest.raises(InvalidArgument, match="host device 1 does not exist"):
@@ -102,10 +102,19 @@ def test_a_later_minor_version_is_taken() -> None:
     assert _core.runtime_from_capsule(capsule(made), "test").abi == (1, 7)
 
 
+def test_a_table_of_the_first_version_is_taken() -> None:
+    short = Table.work_address.offset
+    made = table(abi_minor=0, struct_size=short, work_address=1, device_stop=1)  # what lies behind it is not read
+    assert _core.runtime_from_capsule(capsule(made), "test").abi == (1, 0)
+    made = table(abi_minor=0, struct_size=short - 1)
+    with pytest.raises(AbiMismatch, match=f"{short - 1} bytes"):
+        _core.runtime_from_capsule(capsule(made), "test")
+
+
 @pytest.mark.parametrize("major", [0, 2, 2**32 - 1])
 def test_another_major_version_is_refused(major: int) -> None:
     made = table(abi_major=major)
-    with pytest.raises(AbiMismatch, match=rf"mychip has ABI {major}\.0 .* takes ABI 1\.0") as raised:
+    with pytest.raises(AbiMismatch, match=rf"mychip has ABI {major}\.1 .* takes ABI 1\.1") as raised:
         _core.runtime_from_capsule(capsule(made), "mychip")
     assert "rebuild mychip" in str(raised.value)
 
@@ -137,13 +146,22 @@ def test_an_optional_slot_may_be_empty() -> None:
         gate_open=None,
         gate_destroy=None,
         event_elapsed=None,
+        work_address=None,
+        device_stop=None,
+        device_ended=None,
     )
     assert _core.runtime_from_capsule(capsule(made), "test").name == "fake"
 
 
 @pytest.mark.parametrize(
     ("present", "wanted"),
-    [("host_register", "host_unregister"), ("stream_gate", "gate_open"), ("stream_gate", "gate_destroy")],
+    [
+        ("host_register", "host_unregister"),
+        ("device_stop", "device_ended"),
+        ("device_ended", "device_stop"),
+        ("stream_gate", "gate_open"),
+        ("stream_gate", "gate_destroy"),
+    ],
 )
 def test_slots_that_belong_together_come_together(present: str, wanted: str) -> None:
     made = table(**{wanted: None})

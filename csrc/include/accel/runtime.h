@@ -25,6 +25,7 @@
  *
  * Changelog
  *   1.0  first version.
+ *   1.1  work_address, device_stop, device_ended (all optional).
  */
 #ifndef ACCEL_RUNTIME_H_
 #define ACCEL_RUNTIME_H_
@@ -37,7 +38,7 @@ extern "C" {
 #endif
 
 #define ACCEL_RUNTIME_ABI_MAJOR 1
-#define ACCEL_RUNTIME_ABI_MINOR 0
+#define ACCEL_RUNTIME_ABI_MINOR 1
 #define ACCEL_RUNTIME_CAPSULE "accel.runtime"
 
 typedef enum AccelStatus {
@@ -152,6 +153,16 @@ typedef struct AccelRuntime {
 
   /* 1 when `stream` runs work on the calling thread inside launch, so that closures may live on the stack. */
   int32_t (*stream_is_inline)(AccelStream* stream);
+
+  /* Since 1.1. What `work` of a launch may dereference for [address, address + bytes): on a device whose memory the host cannot
+   * touch, another address of the same bytes. ACCEL_INVALID_ARGUMENT unless the range lies in one live allocation; memory that
+   * is not the device's comes back as it is. Null: every address is its own. */
+  AccelStatus (*work_address)(AccelDevice* device, const void* address, size_t bytes, void** usable); /* (optional) */
+  /* Since 1.1. Closing in bounded steps, ahead of device_close, which joins threads however long their work takes. device_stop
+   * wakes and fails what waits inside the device and lets no more work start; it may be called while other calls are inside the
+   * device. device_ended is 0 while a piece of work still runs at the limit, and then names it. */
+  void (*device_stop)(AccelDevice* device);                                          /* (optional) */
+  int32_t (*device_ended)(AccelDevice* device, int64_t timeout_ns, const char** op); /* (optional) */
 } AccelRuntime;
 
 #ifdef __cplusplus
