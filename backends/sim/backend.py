@@ -59,6 +59,7 @@ class SimDevice(RuntimeDevice):
             check=check,
             emulated_events=profile.events is Support.EMULATED,
             memory_info=profile.memory_info is not Support.NONE,
+            oom_retry=profile.oom_retry,
         )
         kernels = _native.Ops(threads=threads)
         self.sim.adopt()
@@ -95,8 +96,8 @@ class SimDevice(RuntimeDevice):
         try:
             return Buffer(self.sim, self.name, shape, dtype)
         except OutOfMemory:
-            # What was dropped is free once the compute stream has passed it.
-            self.current_stream().synchronize()
+            if not self.profile.oom_retry:  # else the allocator has waited for what was dropped
+                self.empty_cache()
         try:
             return Buffer(self.sim, self.name, shape, dtype)
         except OutOfMemory as error:

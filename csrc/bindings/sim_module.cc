@@ -37,7 +37,7 @@ void throw_if(AccelStatus status, const char* op) {
 }
 
 std::unique_ptr<Control> make_control(size_t limit, std::optional<uint64_t> seed, bool check, bool emulated_events,
-                                      bool memory_info) {
+                                      bool oom_retry, bool memory_info) {
   sim::Options options;
   options.limit = limit;
   options.seeded = seed.has_value();
@@ -45,6 +45,7 @@ std::unique_ptr<Control> make_control(size_t limit, std::optional<uint64_t> seed
   options.check = check;
   options.emulated_events = emulated_events;
   options.memory_info = memory_info;
+  options.oom_retry = oom_retry;
   try {
     return std::make_unique<Control>(Control{std::make_shared<sim::Machine>(options)});
   } catch (const std::bad_alloc&) {
@@ -248,7 +249,7 @@ std::unique_ptr<Packed> wrap_on_device(DeviceState& d, const py::object& storage
 void bind_control(py::module_& module) {
   py::class_<Control>(module, "Control", "Steers one simulated device and reads it.")
       .def(py::init(&make_control), py::kw_only(), py::arg("limit"), py::arg("seed"), py::arg("check"),
-           py::arg("emulated_events"), py::arg("memory_info"))
+           py::arg("emulated_events"), py::arg("oom_retry"), py::arg("memory_info"))
       .def(
           "adopt", [](const Control& c) { sim::set_next(c.machine); },
           "The device this thread opens next is the one of this control.")

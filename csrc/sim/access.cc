@@ -8,10 +8,22 @@
 
 namespace accel::sim {
 
+namespace {
+
+// How long an allocation waits for memory that the compute stream will free; the caller named no limit.
+constexpr int64_t kRetryLimit = int64_t{60} * 1000000000;
+
+}  // namespace
+
 AccelStatus allocate(Machine& machine, size_t bytes, void** memory) {
-  const Lock lock(world().mutex);
+  Lock lock(world().mutex);
   if (const std::string fault = machine.faults.pass(Point::kMalloc); !fault.empty()) return fail(ACCEL_OUT_OF_MEMORY, fault);
   *memory = machine.memory.allocate(bytes);
+  const StreamPtr compute = machine.compute();
+  if (!*memory && machine.options.oom_retry && compute && current_stream() != compute.get()) {
+    const auto idle = [&] { return compute->idle() || compute->stopped; };
+    if (machine.await(idle, limit_after(kRetryLimit), lock)) *memory = machine.memory.allocate(bytes);
+  }
   if (*memory) {
     machine.checker.forget(reinterpret_cast<uintptr_t>(*memory), bytes);
     return ACCEL_OK;

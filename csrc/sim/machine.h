@@ -52,6 +52,7 @@ struct Options {
   bool check = true;             // run the happens-before checker
   bool emulated_events = false;  // record blocks until the stream has reached it
   bool memory_info = true;
+  bool oom_retry = true;  // an allocation that does not fit waits for what the compute stream will free
 };
 
 struct PointState {

@@ -142,6 +142,22 @@ def test_short_memory_is_one_typed_error(profile: str) -> None:
         device.empty([1 << 16], "uint8")
 
 
+@every_profile
+def test_an_allocation_waits_for_what_was_dropped(profile: str) -> None:
+    # compute = [gate, free of all memory], and another thread opens the gate
+    with accel.open("sim", profile=profile, memory=1 << 16) as device:
+        held, freed = device.empty([1 << 16], "uint8"), device.sim.counters  # type: ignore[attr-defined]
+        gate = device.current_stream().gate()
+        del held
+        assert freed()["frees"] == 0
+        opener = threading.Thread(target=gate.open)
+        opener.start()
+        again = device.empty([1 << 16], "uint8")
+        opener.join(SOON)
+        assert again.nbytes == 1 << 16
+        assert freed()["frees"] == 1
+
+
 @pytest.mark.parametrize("feature", ["peer_copy", "ipc", "graph_capture"])
 def test_what_is_none_is_declared(feature: str) -> None:
     assert all(getattr(profile.capabilities(), feature) is Support.NONE for profile in PROFILES.values())
