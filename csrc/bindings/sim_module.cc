@@ -168,20 +168,20 @@ const char* lasting(const std::string& name) {
   return names.insert(name).first->c_str();
 }
 
-OpContext context_of(DeviceState& d, OpPhase phase) { return {phase, d.runtime, d.device, &sim::note_running}; }
+OpContext context_of(AccelDevice* device, OpPhase phase) { return {phase, sim::runtime(), device, &sim::note_running}; }
 
 struct QueuedOp {
   py::function fn;
   py::object stream;
   py::tuple args;
   py::dict attributes;
-  DevicePtr device;
+  AccelDevice* device;  // there as long as its streams run work; the handle's own is cleared when closing begins
 };
 
 int32_t run_op(void* arg, char* error, size_t size) {
   const GilAcquire gil;
   auto& op = *static_cast<QueuedOp*>(arg);
-  const OpScope scope(context_of(*op.device, OpPhase::kRun));
+  const OpScope scope(context_of(op.device, OpPhase::kRun));
   try {
     op.fn(op.stream, *op.args, **op.attributes);
     return 0;
@@ -220,10 +220,13 @@ py::tuple captured(const py::args& args) {
 void submit(const std::string& name, const py::function& fn, const py::object& stream_object, const py::args& args,
             const py::kwargs& attributes) {
   StreamHandle& stream = stream_object.cast<StreamHandle&>();
+  if (stream.device->runtime != sim::runtime()) {
+    throw Error(ErrorKind::kInvalidArgument, "the stream belongs to " + stream.device->name + ", which is not simulated", name);
+  }
   const py::tuple kept = captured(args);
   {
     Use use(*stream.device);
-    const OpScope scope(context_of(*stream.device, OpPhase::kCheck));
+    const OpScope scope(context_of(stream.device->device, OpPhase::kCheck));
     fn(stream_object, *kept, **attributes);
   }
   AccelLaunch launch{};
@@ -231,16 +234,18 @@ void submit(const std::string& name, const py::function& fn, const py::object& s
   launch.op = lasting(name);
   launch.work = run_op;
   launch.release = release_op;
-  launch.arg = new QueuedOp{fn, stream_object, kept, attributes, stream.device};
+  std::unique_ptr<QueuedOp, decltype(&release_op)> op(new QueuedOp{fn, stream_object, kept, attributes, stream.device->device},
+                                                      release_op);
   const GilRelease released;
   Use use(*stream.device);
+  launch.arg = op.release();  // from here on the runtime releases it, whatever it returns
   check(*stream.device, stream.device->runtime->launch(stream.stream, &launch), launch.op);
 }
 
 std::unique_ptr<Packed> wrap_on_device(DeviceState& d, const py::object& storage, const std::string& format, int64_t n,
                                        int64_t k) {
   Use use(d);
-  const OpScope scope(context_of(d, OpPhase::kRun));
+  const OpScope scope(context_of(d.device, OpPhase::kRun));
   return wrap_packed(storage, format, n, k);
 }
 

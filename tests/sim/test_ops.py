@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import accel
-from accel.errors import AsyncFailure, InvalidArgument
+from accel.errors import AsyncFailure, DeviceLost, InvalidArgument
 from accel.ops.cases import Case, cases
 from accel.ops.checks import Operand, WeightOperand, run_case
 from accel.ops.names import OP_NAMES
@@ -107,6 +107,29 @@ def test_host_memory_is_no_argument(sim: Any) -> None:
     out, x = sim.empty([2, 8], "float32"), sim.empty([2, 8], "float32")
     with pytest.raises(InvalidArgument, match="weight is in host memory"):
         sim.ops.rms_norm(sim.current_stream(), out, x, np.ones(8, np.float32), eps=0.0)
+
+
+def test_a_stream_of_another_runtime_is_refused(sim: Any, cpu: Any) -> None:
+    out, x = sim.empty([1, 4], "float32"), sim.empty([1, 8], "float32")
+    with pytest.raises(InvalidArgument, match="cpu:0, which is not simulated"):
+        sim.ops.silu_and_mul(cpu.current_stream(), out, x)
+
+
+def test_an_op_on_a_closed_device_is_refused() -> None:
+    device = accel.open("sim", memory=1 << 20)
+    out, x, stream = device.empty([1, 4], "float32"), device.empty([1, 8], "float32"), device.current_stream()
+    device.close()
+    with pytest.raises(DeviceLost):
+        device.ops.silu_and_mul(stream, out, x)
+
+
+def test_a_device_closes_while_its_ops_run() -> None:
+    for _ in range(10):
+        device = accel.open("sim", memory=1 << 20)
+        out, x = device.empty([16, 64], "float32"), device.empty([16, 128], "float32")
+        for _ in range(50):
+            device.ops.silu_and_mul(device.current_stream(), out, x)
+        device.close()
 
 
 def test_an_op_is_held_by_a_gate(sim: Any) -> None:
