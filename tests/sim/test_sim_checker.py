@@ -58,7 +58,7 @@ def test_a_copy_on_another_stream(seed: int | None, fenced: bool) -> None:
         assert found == []
         return
     assert len(found) == 1
-    sites = re.findall(r"(fill|copy) on stream (\d) \((test_checker\.py:\d+)\)", found[0])
+    sites = re.findall(r"(fill|copy) on stream (\d) \((test_sim_checker\.py:\d+)\)", found[0])
     assert sorted(site[:2] for site in sites) == [("copy", "1"), ("fill", "0")]
     assert sites[0][2] != sites[1][2], "both call sites"
 
@@ -191,7 +191,7 @@ def test_a_page_that_is_swapped_while_attention_reads_it(seed: int | None, fence
 
     found = races(seed, program)
     assert len(found) == (0 if fenced else 1)
-    assert all("pages_checksum on stream 0 (test_checker.py" in text and "copy on stream 1" in text for text in found)
+    assert all("pages_checksum on stream 0 (test_sim_" in text and "copy on stream 1" in text for text in found)
 
 
 def test_it_can_be_off() -> None:
